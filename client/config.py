@@ -325,7 +325,8 @@ class ConsumerOptions(GroupOptions):
 
     Attributes:
         auto_commit: commit automatically what was returned before the latest call for more
-            messages, and everything returned when the consumer closes without an error.
+            messages, and everything returned when the consumer closes without an error, or of the
+            queues that the application gives up.
         auto_commit_period: between automatic commits.
         on_gained: called with each queue that ``subscribe`` assigns, before its messages.
         on_lost: called with each queue that moves to another member, after its last message was

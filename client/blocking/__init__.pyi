@@ -922,7 +922,8 @@ class PullConsumer(Generic[T]):
 
         A queue that is already read keeps its position, unless ``tags`` differs from before. A new
         one, and one with new tags, starts at the group's committed offset, or without one at
-        ``start_from``.
+        ``start_from``. With ``auto_commit`` the application is done with the messages returned from
+        queues that it gives up.
 
         Args:
             queues: the complete list of queues to read.

@@ -193,6 +193,7 @@ class OffsetCommits:
 
     Attributes:
         committed: the last offset that this consumer committed, by queue.
+        given_up: offsets to commit automatically of queues that are no longer read.
     """
 
     def __init__(self, offsets: Offsets, reader: QueueReader[Any], group: str) -> None:
@@ -200,6 +201,7 @@ class OffsetCommits:
         self._reader = reader
         self._group = group
         self.committed: dict[MessageQueue, int] = {}
+        self.given_up: dict[MessageQueue, int] = {}
         self._automatic = asyncio.Lock()
 
     def forget(self, queue: MessageQueue) -> None:
@@ -212,7 +214,11 @@ class OffsetCommits:
 
     async def settled(self) -> None:
         """Commit the messages that the application is done with. Raises as ``commit``."""
-        await self.commit(self._new(self._reader.settled()))
+        given_up = self.given_up.copy()
+        await self.commit(self._new(given_up | self._reader.settled()))
+        for queue, offset in given_up.items():
+            if self.given_up.get(queue) == offset:
+                del self.given_up[queue]
 
     async def settled_last(self) -> None:
         """Make the last ``settled`` commit, after any automatic commit in progress.

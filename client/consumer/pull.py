@@ -215,7 +215,8 @@ class PullConsumer(ClientPart, Generic[T]):
 
         A queue that is already read keeps its position, unless ``tags`` differs from before. A new
         one, and one with new tags, starts at the group's committed offset, or without one at
-        ``start_from``.
+        ``start_from``. With ``auto_commit`` the application is done with the messages returned from
+        queues that it gives up.
 
         Args:
             queues: the complete list of queues to read.
@@ -234,7 +235,9 @@ class PullConsumer(ClientPart, Generic[T]):
                 group=self.group,
                 hint="unsubscribe all topics first, or use a second consumer",
             )
-        self._reader.assign(queues, expression)
+        done = self._reader.assign(queues, expression)
+        if self._options.auto_commit:
+            self._commits.given_up.update(done)
         self._version_ms = self._context.clock.now_ms()
         self._context.heartbeat_soon()
 
@@ -263,6 +266,8 @@ class PullConsumer(ClientPart, Generic[T]):
                 group=self.group,
                 hint="assign([]) first, or use a second consumer",
             )
+        if self._commits.given_up:
+            await self._commits.settled()
         await self._group_reading.subscribe(topic, expression)
 
     async def unsubscribe(self, topic: str) -> None:
@@ -275,7 +280,9 @@ class PullConsumer(ClientPart, Generic[T]):
         await self._group_reading.unsubscribe(topic)
 
     async def _find_start(self, queue: MessageQueue) -> int:
-        committed = await self._offsets.committed(queue, self.group)
+        committed = self._commits.given_up.get(queue)
+        if committed is None:
+            committed = await self._offsets.committed(queue, self.group)
         if committed is not None:
             return committed
         return await self._offsets.find(queue, self._options.start_from, self.group)
@@ -443,6 +450,8 @@ class PullConsumer(ClientPart, Generic[T]):
                 group=self.group,
                 hint="commit in on_lost what is done by then",
             )
+        for queue in offsets:
+            self._commits.given_up.pop(queue, None)
         await self._commits.commit(offsets)
 
 

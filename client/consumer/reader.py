@@ -194,15 +194,29 @@ class QueueReader(FetcherOwner, Generic[T]):
         """Return the buffer of a queue. Raises UsageError if the queue isn't assigned."""
         return self._fetchers[queue].sink if queue in self._halted else self._fetcher(queue).sink
 
-    def assign(self, queues: Iterable[MessageQueue], expression: TagExpression) -> None:
-        """Read these queues and no others; one that is read with the same tags continues."""
+    def assign(
+        self, queues: Iterable[MessageQueue], expression: TagExpression
+    ) -> dict[MessageQueue, int]:
+        """Read these queues and no others; one that is read with the same tags continues.
+
+        Returns:
+            For each queue given up, the offset up to which the application is done.
+        """
         assigned = dict.fromkeys(queues)
-        for queue in list(self._fetchers):
-            if queue not in assigned or self._fetchers[queue].expression != expression:
-                self.drop(queue)
+        given_up = [
+            queue
+            for queue, fetcher in self._fetchers.items()
+            if queue not in assigned or fetcher.expression != expression
+        ]
+        for queue in given_up:
+            self.settle_queue(queue)
+        settled = self.settled()
+        for queue in given_up:
+            self.drop(queue)
         for queue in assigned:
             if queue not in self._fetchers:
                 self._add(queue, expression)
+        return {queue: settled[queue] for queue in given_up if queue in settled}
 
     def add(self, queue: MessageQueue, expression: TagExpression, offset: int) -> None:
         """Read one more queue, from ``offset`` on."""

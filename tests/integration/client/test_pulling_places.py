@@ -73,6 +73,34 @@ async def test_automatic_commits_exclude_unsettled_messages(cluster: Any, produc
         assert (await admin.committed("g", "T"))[queue(0)] == 4
 
 
+@pytest.mark.parametrize(
+    "more", [{"auto_commit_period": 0.02}, {}], ids=["by time", "before subscribing"]
+)
+async def test_automatic_commits_include_the_queues_that_are_given_up(
+    cluster: Any, producer: Any, admin: client.Admin, more: Any
+):
+    for number in range(8):
+        await producer.send("T", b"%d" % number, queue=queue(number % 2), tag="paid")
+    async with client.PullConsumer(
+        cluster.nameserver, group="g", auto_commit=True, **more
+    ) as consumer:
+        consumer.assign([queue(0)])
+        assert await take(consumer, 4) == [b"0", b"2", b"4", b"6"]
+        consumer.assign([queue(0), queue(1)], tags="paid")
+        assert await take(consumer, 4) == [b"1", b"3", b"5", b"7"]
+        consumer.assign([])
+
+        async def committed() -> bool:
+            offsets = await admin.committed("g", "T")
+            return (offsets[queue(0)], offsets[queue(1)]) == (4, 4)
+
+        if more:
+            await until(committed)
+        await consumer.subscribe("T", "paid")
+        assert await committed()
+        assert await consumer.get_many(1, timeout=0.1) == []
+
+
 async def test_without_automatic_commits_closing_commits_nothing(cluster: Any, producer: Any):
     await fill(producer, 10)
     async with client.PullConsumer(cluster.nameserver, group="g") as consumer:
