@@ -50,6 +50,7 @@ _MOST_RECONSUMES: Final = 2**31 - 1
 
 _WAIT: Final = properties.WAIT.encode()
 _RETRY_TOPIC: Final = properties.RETRY_TOPIC.encode()
+_GROUPS_OWN: Final = (names.RETRY_PREFIX.encode(), names.DLQ_PREFIX.encode())
 _ORIGIN_MESSAGE_ID: Final = properties.ORIGIN_MESSAGE_ID.encode()
 _REAL_TOPIC: Final = properties.REAL_TOPIC.encode()
 _REAL_QID: Final = properties.REAL_QID.encode()
@@ -143,8 +144,12 @@ def sent_back(record: RecordView, topic: str, queue_id: int, level: int) -> Pend
         level: the delay level for its properties; 0 for a dead letter.
     """
     text = record.properties_text
-    if properties.find(text, _RETRY_TOPIC) is None:
-        text = properties.append(text, _RETRY_TOPIC, record.topic.encode())
+    own = record.topic.encode()
+    if record.topic == names.SCHEDULE_TOPIC:
+        own = properties.find(text, _REAL_TOPIC) or own
+    # A producer may have set it, to have an administrator's redrive send to a topic of others.
+    if not own.startswith(_GROUPS_OWN) or properties.find(text, _RETRY_TOPIC) is None:
+        text = replaced(text, _RETRY_TOPIC, own)
     if properties.find(text, _ORIGIN_MESSAGE_ID) is None:
         text = properties.append(text, _ORIGIN_MESSAGE_ID, record.offset_id.encode())
     text = replaced(replaced(text, _WAIT, b"false"), DELAY_KEY, b"%d" % level)

@@ -59,6 +59,12 @@ def test_the_first_retry_records_its_origin() -> None:
     }
 
 
+def test_the_first_retry_ignores_an_origin_that_the_producer_has_set() -> None:
+    message = sent_back(record(b"RETRY_TOPIC\x01payments"), "%RETRY%g", 0, 3)
+    assert properties.decode(message.properties)["RETRY_TOPIC"] == "T"
+    assert message.properties.count(b"RETRY_TOPIC") == 1
+
+
 def test_later_retries_keep_the_origin() -> None:
     text = b"RETRY_TOPIC\x01First\x02ORIGIN_MESSAGE_ID\x01ABC\x02DELAY\x013"
     message = sent_back(record(text, topic="%RETRY%g"), "%DLQ%g", 0, 0)
