@@ -29,6 +29,8 @@ from remoting.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC, is_system_topic
 _BATCH_QUEUES: Final = "BatchCQ"
 _UNUSED: Final = "it is damaged, and a start doesn't use it"
 _PAGE_BYTES: Final = 4096
+_PLACES_BYTES: Final = 32
+"""Of ``timercheck``, before its version."""
 
 
 class Tables(NamedTuple):
@@ -152,7 +154,8 @@ def check_progress(
     if (
         check.read_ms % timer.PRECISION_MS
         or check.queue_offset > waiting
-        or (any(data) and is_zero)
+        # In a young store only the version is set.
+        or (any(data[:_PLACES_BYTES]) and is_zero)
     ):
         path = str(config / timer.CHECK_NAME)
         findings.derived("small-file", path, None, f"it is damaged: {check}")

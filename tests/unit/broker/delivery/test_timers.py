@@ -571,6 +571,14 @@ async def test_the_check_of_a_store_finds_damaged_timer_files_and_a_repair_loses
     assert sorted(map(int, bodies(timed.store))) == list(range(60))
 
 
+async def test_the_check_of_a_young_store_finds_no_damaged_timer_files(timed: Timed) -> None:
+    await timed.stop()
+    path = timed.root / "config" / timer.CHECK_NAME
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(timer.encode_check(timer.TimerCheck(), 1, 1).ljust(timer.CHECK_BYTES, b"\0"))
+    assert check(timed.root, CheckOptions()).findings.is_sound
+
+
 @pytest.mark.parametrize("field", [0, 1, 2, 4, 5])
 async def test_a_unit_with_one_wrong_field_loses_no_timer(timed: Timed, field: int) -> None:
     for number in range(20):

@@ -17,6 +17,7 @@ from broker.storetools.verify.findings import is_open
 from remoting.protocol.disk.files import ENTRY_BYTES
 from remoting.protocol.message.record import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from remoting.protocol.message.tags import tags_code
+from tests.unit.broker.store.copy.copies import copied
 from tests.unit.broker.store.crashes import forget, queue_file
 from tests.unit.broker.store.stores import bodies, message, opened
 from tests.unit.broker.store.verify.damaged import both, damage_in, files_of, flip, run_repair
@@ -74,6 +75,16 @@ def test_a_stopped_store_is_intact(root: Path) -> None:
     assert found.findings.kinds == {"no-offsets": 1}
     assert found.index_entries == found.keys > 900
     assert found.records == 400
+
+
+def test_a_copy_of_a_store_in_use_is_intact(root: Path, tmp_path: Path) -> None:
+    store = opened(root)
+    fill(store, 20)
+    assert copied(root, tmp_path / "copy").index_files > 0
+    store.close()
+    found = both(tmp_path / "copy")
+    assert damage_in(found, tmp_path / "copy") == []
+    assert found.index_entries < found.keys
 
 
 def test_messages_put_after_a_repair_of_a_log_that_lost_its_end_survive(tmp_path: Path) -> None:
