@@ -379,7 +379,10 @@ def timer_property(message: Message[Any]) -> tuple[str, int]:
     if message.deliver_at is not None:
         return properties.TIMER_DELIVER_MS, milliseconds(message.deliver_at)
     assert message.delay is not None
-    return properties.TIMER_DELAY_MS, math.ceil(seconds(message.delay, "delay") * 1000)
+    delay = seconds(message.delay, "delay")
+    if math.isinf(delay):
+        raise UsageError(f"delay can't be {delay}", topic=topic, hint="give a number of seconds")
+    return properties.TIMER_DELAY_MS, math.ceil(delay * 1000)
 
 
 def _lane(message: Message[Any]) -> str | MessageQueue:

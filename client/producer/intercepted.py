@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 from client.errors import Outcome, PocketMQError, SendError, as_send_error
 from client.interceptors import Interceptor, around
 from client.message import Message, Receipt
-from client.positions import Duration
+from client.positions import Duration, seconds
 from client.producer.send_buffer import SendBuffer
 from client.producer.timed import TimedSends
 from remoting.protocol.message.properties import TRAN_MSG
@@ -19,6 +19,12 @@ T = TypeVar("T")
 
 TOGETHER: Final = 1024
 """Messages of one ``send_many`` that pass through the interceptors concurrently."""
+
+
+def _check(timeout: Duration | None) -> None:
+    """Raise UsageError for an impossible timeout before an interceptor is called."""
+    if timeout is not None:
+        seconds(timeout)
 
 
 class Intercepted(Generic[T]):
@@ -52,6 +58,7 @@ class Intercepted(Generic[T]):
             columns = self._prepare(message, timeout, system=system)
             return await (await self._buffer.put(columns))[0]
 
+        _check(timeout)
         half = system is not None and TRAN_MSG in system
         return await around(innermost, self._half_sends if half else self._sends)(message)
 
@@ -62,6 +69,7 @@ class Intercepted(Generic[T]):
             message = await self._timed.require_timers(message, timeout)
             await self._buffer.write_oneway(self._prepare(message, timeout))
 
+        _check(timeout)
         await around(innermost, self._oneway_sends)(message)
 
     async def send_batch(

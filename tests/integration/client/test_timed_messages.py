@@ -91,6 +91,7 @@ async def test_the_blocking_producer_does_both(cluster: Cluster) -> None:
     ("given", "why"),
     [
         ({"delay": -1}, "can't be -1"),
+        ({"delay": float("inf")}, "delay can't be inf"),
         ({"delay": "1s"}, "seconds or a timedelta"),
         ({"delay": 1, "delay_level": 3}, "one of deliver_at, delay and delay_level"),
         ({"delay": 1, "deliver_at": datetime.now(UTC)}, "one of deliver_at"),

@@ -38,6 +38,10 @@ async def test_what_a_real_producer_refuses_is_refused() -> None:
             await producer.send("orders", b"")
         with pytest.raises(client.UsageError, match="the key 'o 1'"):
             await producer.send("orders", b"tea", keys=["o 1"])
+        with pytest.raises(client.UsageError, match="timeout can't be -1"):
+            await producer.send("orders", b"tea", timeout=-1)
+        with pytest.raises(client.UsageError, match="timeout can't be -1"):
+            await producer.send_oneway("orders", b"tea", timeout=-1)
         with pytest.raises(client.UsageError, match="messages of one topic only"):
             await producer.send_batch([Message("orders", b"1"), Message("invoices", b"2")])
         with pytest.raises(client.UsageError, match="no transaction_checker"):
