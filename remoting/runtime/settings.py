@@ -243,8 +243,12 @@ def _from_file(file: Path) -> dict[str, _Given]:
         raise ConfigError(f"the configuration file {file} can't be read: {reason}") from error
     if len(data) > MAX_FILE_BYTES:
         raise ConfigError(f"the configuration file {file} is larger than {MAX_FILE_BYTES} bytes")
+    data = data.removeprefix(codecs.BOM_UTF8)
     try:
-        values = properties_text.parse(data.removeprefix(codecs.BOM_UTF8))
+        # As in Java, the bytes of a comment don't matter.
+        values = properties_text.parse(data.decode("utf-8", "surrogateescape"))
+        if _NOT_UTF8.search("".join([*values, *values.values()])):
+            properties_text.parse(data)
     except BodyError as error:
         raise ConfigError(f"the configuration file {file} can't be used: {error}") from None
     return {key: _Given(value, key, f" in {file}") for key, value in values.items()}
@@ -257,6 +261,7 @@ def _parsed(parse: Callable[[str], Any], given: _Given) -> Any:
         raise ConfigError(f"{given.place}: {error}") from None
 
 
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")
 _WORDS = {"true": True, "false": False}
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252}[A-Za-z0-9])?")
 _NAME = re.compile(r"[%|a-zA-Z0-9_-][%|a-zA-Z0-9._-]*")

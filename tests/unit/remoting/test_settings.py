@@ -142,6 +142,11 @@ class TestErrors:
         ):
             Sample.from_sources(tmp_path / "broker.conf")
 
+    def test_comments_may_be_in_any_encoding(self, tmp_path: Path) -> None:
+        text = "# 名称\n! \xe9\nlabel=b\n".encode("gbk", "replace") + b"#\xff\xfe\\\n!\x85\nlabel=c"
+        (tmp_path / "broker.conf").write_bytes(text)
+        assert Sample.from_sources(tmp_path / "broker.conf").label == "c"
+
     def test_huge_file_is_not_read(self, tmp_path: Path) -> None:
         (tmp_path / "broker.conf").write_bytes(b"#" * (MAX_FILE_BYTES + 1))
         with pytest.raises(ConfigError, match="is larger than"):
