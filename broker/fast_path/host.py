@@ -198,7 +198,8 @@ class Host:
             fields = command.read(UpdateConsumerOffsetRequestHeader)
         except ProtocolError:
             return None
-        if fields.forward or fields.topic not in self._state.topics:
+        has_queue = self._processors.offsets.has_queue
+        if fields.forward or not has_queue(fields.topic, fields.queue_id):
             return None
         if not self._may(command, connection):
             return None

@@ -88,7 +88,8 @@ class OffsetProcessor:
     def update(self, command: Command, _: Connection) -> Command:
         """Handle UPDATE_CONSUMER_OFFSET: store any offset of a topic that exists, as 5.3.3 does.
 
-        Consumers commit their last offsets in a topic that was deleted while they read it.
+        Consumers commit their last offsets in a topic that was deleted while they read it. RocketMQ
+        also stores those of queues that the topic has never had, until its memory is full.
         """
         header = command.read(UpdateConsumerOffsetRequestHeader)
         if header.topic not in self._state.topics:
@@ -96,10 +97,24 @@ class OffsetProcessor:
             raise RequestRefused(
                 ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} not exist! {FAQ}"
             )
+        if not self.has_queue(header.topic, header.queue_id):
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"topic {header.topic} has no queue {header.queue_id}: commit in one that it has,"
+                " or give it more",
+            )
         key = header.consumer_group, header.topic, header.queue_id
         if not header.forward or self._state.offsets.query(*key) < header.commit_offset:
             self.commit(*key, header.commit_offset)
         return command.reply()
+
+    def has_queue(self, topic: str, queue_id: int) -> bool:
+        """Return whether a topic has a queue, or had it before it was given fewer."""
+        config = self._state.topics.get(topic)
+        return config is not None and (
+            0 <= queue_id < max(config.read_queue_nums, config.write_queue_nums)
+            or self._state.store.queues.get((topic, queue_id)) is not None
+        )
 
     def query(self, command: Command, _: Connection) -> Command:
         """Handle QUERY_CONSUMER_OFFSET: return a group's offset in a queue.

@@ -296,6 +296,14 @@ def test_a_slaves_commit_takes_the_slow_path(side: Side) -> None:
     assert side.bench.state.offsets.query("g", "plain", 0) == 5
 
 
+def test_a_commit_in_a_queue_that_is_none_takes_the_slow_path(side: Side) -> None:
+    header = UpdateConsumerOffsetRequestHeader(
+        consumer_group="g", topic="plain", queue_id=99, commit_offset=1
+    )
+    side.feed(encode(Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, header)))
+    assert (side.frames, side.wire.cold, len(side.bench.state.offsets)) == (0, 1, 0)
+
+
 @pytest.mark.parametrize("odd", [b"", b"y"], ids=["equal sizes", "one longer"])
 def test_a_batch_takes_the_fast_path(side: Side, odd: bytes) -> None:
     elements = [(0, b"x" * 50 + odd * (n == 7), b"K\x01%03d" % n) for n in range(40)]

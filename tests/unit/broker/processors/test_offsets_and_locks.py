@@ -21,10 +21,10 @@ from tests.unit.broker.harness import Bench, fields_of
 from tests.unit.broker.store.test_cold_reads import SlowFiles
 
 
-def update(bench: Bench, offset: int, group: str = "g", **fields) -> Command:
+def update(bench: Bench, offset: int, group: str = "g", queue_id: int = 0, **fields) -> Command:
     bench.topic("T")
     header = headers.UpdateConsumerOffsetRequestHeader(
-        consumer_group=group, topic="T", queue_id=0, commit_offset=offset, **fields
+        consumer_group=group, topic="T", queue_id=queue_id, commit_offset=offset, **fields
     )
     return bench.must(Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, header))
 
@@ -63,6 +63,14 @@ def test_a_oneway_commit_is_stored_without_an_answer(bench):
     command = Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, header, oneway=True)
     assert bench.ask(command) is None
     assert fields_of(query(bench)) == {"offset": "7"}
+
+
+def test_offsets_are_stored_in_queues_that_the_topic_has_or_had(bench):
+    bench.topic("T", queues=3)
+    bench.send("T", queue_id=2)
+    codes = [update(bench, 1, queue_id=queue_id).code for queue_id in (-1, 0, 1, 2, 3)]
+    assert codes == [1, 0, 1, 0, 1], "it has 1 queue now"
+    assert bench.state.offsets.queues_of("g", "T") == {0: 1, 2: 1}
 
 
 @pytest.mark.parametrize(("group", "topic"), [("g" * 256, "T"), ("g", "t" * 128), ("g", "a@b")])
