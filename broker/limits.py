@@ -31,6 +31,9 @@ subscriptions take 300 KiB."""
 MAX_SUBSCRIPTION_LENGTH: Final = 32 * 1024
 """Characters of the expression in a pull, which is kept while the pull is parked."""
 
+MAX_SUSPEND_MS: Final = 300_000
+"""How long a pull may be parked, whatever its client asks for: usually 15 to 20 s."""
+
 SHORT_SUBSCRIPTION_LENGTH: Final = 256
 """Characters up to which the expression of a parked pull doesn't count against ``parked_bytes``.
 Nearly all expressions are shorter."""

@@ -28,6 +28,7 @@ from broker.limits import (
     DEFAULT_PULL_BYTES,
     DEFAULT_PULL_MESSAGES,
     MAX_SUBSCRIPTION_LENGTH,
+    MAX_SUSPEND_MS,
     SHORT_SUBSCRIPTION_LENGTH,
 )
 from broker.processors.offsets import OffsetProcessor
@@ -523,7 +524,7 @@ class PullProcessor:
         state, header = self._state, held.header
         config = state.config
         wait_ms = (
-            header.suspend_timeout_millis
+            min(header.suspend_timeout_millis, MAX_SUSPEND_MS)
             if config.long_polling_enable
             else config.short_polling_time_ms
         )

@@ -83,6 +83,13 @@ def test_short_polling_waits_its_own_time(make_bench):
     assert len(bench.state.long_polls.expired(bench.clock.monotonic())) == 1
 
 
+def test_no_pull_waits_for_more_than_five_minutes(bench):
+    bench.topic("T")
+    hold(bench, suspend_timeout_millis=2**62)
+    bench.clock.advance(300.2)
+    assert len(bench.state.long_polls.expired(bench.clock.monotonic())) == 1
+
+
 def test_a_pull_that_may_not_be_held_is_answered_at_once(bench):
     bench.topic("T")
     assert pull(bench, suspend_timeout_millis=3000).code == 19
