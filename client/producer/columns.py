@@ -28,6 +28,7 @@ from remoting.protocol.message import batch as batches
 from remoting.protocol.message import properties
 from remoting.protocol.message.compression import compress
 from remoting.protocol.message.record import TRANSACTION_PREPARED
+from remoting.protocol.message.tags import JAVA_BLANKS
 from remoting.protocol.names import RETRY_PREFIX
 from remoting.protocol.queue import MessageQueue
 
@@ -483,7 +484,9 @@ def properties_after_id(
                     topic=topic,
                     hint="a message has one tag; consumers subscribe to several with ||",
                 )
-            text += f"\x02TAGS\x01{tag}"
+            # As in a subscription, where RocketMQ removes them: otherwise none could match.
+            if tag := tag.strip(JAVA_BLANKS):
+                text += f"\x02TAGS\x01{tag}"
         if keys:
             text += "\x02KEYS\x01" + _joined(topic, keys)
         if own:

@@ -24,7 +24,7 @@ _LONGEST_CACHED: Final = 128
 _TAGS: Final = properties.TAGS.encode()
 
 # Java's String.trim() removes control characters and spaces, but no other Unicode white space.
-_JAVA_BLANKS: Final = "".join(map(chr, range(33)))
+JAVA_BLANKS: Final = "".join(map(chr, range(33)))
 
 
 def java_hash(text: str) -> int:
@@ -98,7 +98,7 @@ class TagExpression:
         """
         if not text or text == SUBSCRIBE_ALL:
             return cls(SUBSCRIBE_ALL, frozenset(), frozenset())
-        tags = frozenset(tag for part in text.split("||") if (tag := part.strip(_JAVA_BLANKS)))
+        tags = frozenset(tag for part in text.split("||") if (tag := part.strip(JAVA_BLANKS)))
         if not tags:
             raise ValueError(f"the subscription {text!r} names no tag; for all tags write '*'")
         return cls(text, tags, frozenset(map(tags_code, tags)))

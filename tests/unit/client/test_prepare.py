@@ -17,6 +17,7 @@ from remoting.protocol.limits import MAX_MESSAGE_BYTES
 from remoting.protocol.message import batch as batches
 from remoting.protocol.message import compression, properties
 from remoting.protocol.message import record as sys_flag
+from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.queue import MessageQueue
 
 ID_BYTES = len("UNIQ_KEY\x01ID0")
@@ -65,6 +66,12 @@ def test_messages_with_special_fields_are_not_batched(arguments: dict[str, Any])
 def test_retry_topics_and_compressed_bodies_are_not_batched():
     assert prepare(topic="%RETRY%g").fixed
     assert prepare(b"x" * 5000).fixed
+
+
+@pytest.mark.parametrize(("tag", "stored"), [(" a\t", "a"), ("a b", "a b"), (" ", None)])
+def test_blanks_around_a_tag_are_removed_as_in_a_subscription(tag: str, stored: str | None) -> None:
+    assert props(prepare(tag=tag)).get("TAGS") == stored
+    assert stored is None or TagExpression.parse(tag).matches(stored)
 
 
 def test_delay_and_wait_become_properties():
