@@ -208,16 +208,20 @@ class LogReplica:
                 f" {str(error) or 'no answer'}"
             ) from error
         writer.write(hello)
+        # No task group: it forgets that it was cancelled if one of its tasks fails meanwhile.
+        work = self._receive(reader, stream, master), self._report(writer, stream)
+        tasks = [asyncio.create_task(one) for one in (*work, self._keep_looking(master))]
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._report(writer, stream))
-                tasks.create_task(self._receive(reader, stream, master))
-                tasks.create_task(self._keep_looking(master))
-        except ExceptionGroup as failures:
-            # The first one is the reason, and cancels the other task.
-            raise failures.exceptions[0] from None
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            # What was received tells more than a connection that is lost.
+            for task in tasks:
+                if task.done():
+                    await task  # raises why it ended
         finally:
             writer.close()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _receive(
         self, reader: asyncio.StreamReader, stream: SlaveStream, master: Master

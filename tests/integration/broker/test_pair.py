@@ -208,6 +208,24 @@ async def test_a_slave_goes_on_after_its_connection_was_cut(start: Start) -> Non
     await pair.same()
 
 
+async def test_a_slave_that_is_stopped_while_its_connection_ends_follows_no_more(
+    start: Start,
+) -> None:
+    pair = await start()
+    await pair.leave()
+    pair.follow()
+    await pair.leave()  # before it begins
+
+    def both_at_once() -> None:
+        following.cancel()
+        raise OSError("the connection is lost")
+
+    following = asyncio.create_task(pair.replica.run(both_at_once))
+    async with asyncio.timeout(10):
+        await asyncio.gather(following, return_exceptions=True)
+    assert following.cancelled()
+
+
 async def test_a_slave_that_has_other_messages_appends_nothing_and_says_where(
     start: Start,
 ) -> None:
