@@ -139,7 +139,9 @@ class OffsetProcessor:
         """Handle SEARCH_OFFSET_BY_TIMESTAMP: return the message stored nearest to a time."""
         header = command.read(SearchOffsetRequestHeader)
         queries = self._state.store.queries
-        offset = queries.offset_by_time(header.topic, header.queue_id, header.timestamp)
+        offset = queries.offset_by_time(
+            header.topic, header.queue_id, header.timestamp, (header.boundary_type or "").upper()
+        )
         return command.reply(header=OffsetResponseHeader(offset=offset))
 
     def minimum(self, command: Command, _: Connection) -> Command:

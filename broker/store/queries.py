@@ -131,12 +131,21 @@ class Queries:
         _, sys_flag, behind_v4, behind_v6 = _TIMES.unpack_from(head)
         return int(behind_v6 if sys_flag & BORN_HOST_V6 else behind_v4)
 
-    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+    def offset_by_time(
+        self, topic: str, queue_id: int, timestamp_ms: int, boundary: str = ""
+    ) -> int:
         """Return the queue offset of the message stored nearest to a time, ms since the epoch.
 
         Of messages stored at that very time it is the first. Beyond the last message it is the last
         message's offset, and 0 for a queue without any.
+
+        Args:
+            boundary: what a client of RocketMQ 5 asks for: ``LOWER`` is the first message that was
+                not stored before the time, or the queue's end, and ``UPPER`` the last message that
+                was not stored after it, or the first one.
         """
+        if boundary == "UPPER":
+            timestamp_ms += 1
         queue = self._queues.get((topic, queue_id))
         if queue is None or queue.min_offset >= queue.max_offset:
             return 0
@@ -153,6 +162,10 @@ class Queries:
                 found, found_ms = offset, time_ms
             high = middle
         # ``found`` is the first message from ``low`` on, and the entry before ``low`` is a message.
+        if boundary == "LOWER":
+            return found
+        if boundary == "UPPER":
+            return max(low - 1, queue.min_offset)
         if low == queue.min_offset:
             return low if found == queue.max_offset else found
         if found == queue.max_offset:

@@ -158,8 +158,11 @@ def test_the_bounds_of_a_queue(bench):
     ) == {"timestamp": str(start)}
 
 
-@pytest.mark.parametrize(("after_ms", "offset"), [(-5000, 0), (0, 0), (1000, 1), (99_000, 2)])
-def test_messages_are_found_by_time(bench, after_ms, offset):
+@pytest.mark.parametrize(
+    ("after_ms", "boundary", "offset"),
+    [(-5000, None, 0), (0, None, 0), (1000, None, 1), (99_000, None, 2), (99_000, "LOWER", 3)],
+)
+def test_messages_are_found_by_time(bench, after_ms, boundary, offset):
     bench.topic("T")
     start = bench.clock.now_ms()
     for _ in range(3):
@@ -170,6 +173,7 @@ def test_messages_are_found_by_time(bench, after_ms, offset):
         RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
         headers.SearchOffsetRequestHeader,
         timestamp=start + after_ms,
+        boundary_type=boundary,
     ) == {"offset": str(offset)}
 
 

@@ -195,6 +195,25 @@ def test_the_message_nearest_to_a_time_is_found(store: MessageStore, clock: Manu
     assert found == [0, 0, 0, 0, 1, 1, 2, 2, 4, 4, 4, 5, 5, 5]
 
 
+@pytest.mark.parametrize(
+    ("boundary", "offsets"),
+    [("LOWER", [0, 0, 1, 1, 2, 2, 5, 5, 6]), ("UPPER", [0, 0, 0, 1, 1, 4, 4, 5, 5])],
+)
+def test_a_search_by_time_has_the_boundary_that_rocketmq_5_asks_for(
+    store: MessageStore, clock: ManualClock, boundary: str, offsets: list[int]
+) -> None:
+    start = clock.now_ms()
+    for step in (0, 100, 100, 0, 0, 300):
+        clock.advance(step / 1000)
+        store.put(message())
+    # Stored at 0, 100, 200, 200, 200, 500.
+    found = [
+        store.queries.offset_by_time("TopicTest", 0, start + at, boundary)
+        for at in (-1000, 0, 49, 100, 199, 200, 201, 500, 501)
+    ]
+    assert found == offsets
+
+
 @given(gaps=st.lists(st.integers(0, 5), min_size=1, max_size=30), wanted=st.integers(-5, 170))
 def test_no_other_message_is_nearer_in_time(
     tmp_path_factory: pytest.TempPathFactory, gaps: list[int], wanted: int
