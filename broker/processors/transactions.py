@@ -23,6 +23,7 @@ from remoting.errors import RemotingError
 from remoting.protocol import names
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
+from remoting.protocol.disk.files import ENTRY
 from remoting.protocol.headers.send import (
     CheckTransactionStateRequestHeader,
     EndTransactionRequestHeader,
@@ -92,10 +93,7 @@ class TransactionProcessor:
     ) -> RecordView:
         """Return the half message that a request names (cf. EndTransactionProcessor)."""
         record = await self._record(connection, header.commit_log_offset, names.HALF_TOPIC)
-        queue = self._state.store.queues.get((names.HALF_TOPIC, 0))
-        entry = None if queue is None or record is None else queue.entry(record.queue_offset)
-        # What is not in the queue may be the body of a message, which anybody may have sent.
-        if record is None or entry is None or entry[0] != header.commit_log_offset:
+        if record is None or not self._is_queued(record.queue_offset, header.commit_log_offset):
             reason = "Find prepared transaction message failed"
         elif property_text(record, PGROUP) != header.producer_group:
             reason = "The producer group wrong"
@@ -104,6 +102,20 @@ class TransactionProcessor:
         else:
             return record
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, reason)
+
+    def _is_queued(self, queue_offset: int, position: int) -> bool:
+        """Return whether a message of the half topic's queue is at a physical offset.
+
+        What is not in the queue may be the body of a message, which anybody may have sent.
+        """
+        store = self._state.store
+        queue = store.queues.get((names.HALF_TOPIC, 0))
+        entry = None if queue is None else queue.entry(queue_offset)
+        if entry is not None:
+            return entry[0] == position
+        # A producer that is asked may answer before the message is confirmed.
+        waiting = (entries for _, entries in store.dispatcher.waiting(names.HALF_TOPIC))
+        return any(position == at for entries in waiting for at, _, _ in ENTRY.iter_unpack(entries))
 
     async def _record(self, connection: Connection, offset: int, *topics: str) -> RecordView | None:
         """Return the record at an offset if it is a message of the topics that is not void."""

@@ -717,6 +717,18 @@ def test_checks_commit_what_is_done_with_and_a_restart_begins_there(make_bench, 
     assert after.state.transactions.open_count == 1
 
 
+def test_a_half_message_may_be_ended_before_the_log_is_safe_that_has_it(make_bench):
+    bench = make_bench(flush_disk_type="SYNC_FLUSH")
+    bench.topic("T", queues=4)
+    message = PendingMessage("T", 2, b"order", TEXT.encode(), sys_flag=4)
+    bench.state.transactions.prepare(message)
+    place = 0, bench.store.put(message).physical_offset
+    assert bench.store.queries.max_offset(names.HALF_TOPIC, 0) == 0
+    assert end(bench, place, COMMIT).code == ResponseCode.SUCCESS
+    bench.store.flush()
+    assert bodies(bench) == [b"order"]
+
+
 def test_what_has_ended_counts_when_the_log_is_safe_that_ends_it(make_bench):
     bench = make_bench(flush_disk_type="SYNC_FLUSH")
     bench.topic("T", queues=4)
