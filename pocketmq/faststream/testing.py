@@ -18,7 +18,7 @@ from client.config import ProducerOptions
 from client.consumer.options import expression_of
 from client.consumer.outcome import MessageOutcome
 from client.limits import REQUEST_REPLY_TIMEOUT
-from client.positions import seconds
+from client.positions import Duration, seconds
 from client.producer.columns import Preparer
 from client.serde import raw
 from pocketmq.faststream.broker import PocketBroker
@@ -91,43 +91,53 @@ class MemoryProducer(PocketProducer):
 
     async def publish(self, cmd: PocketPublishCommand) -> pocketmq.Receipt:
         """Hand a message to a subscriber of each group; raises what a handler raises."""
-        return (await self._deliver(await self._encode(cmd, [cmd.body])))[0]
+        return (await self._deliver(await self._encode(cmd, [cmd.body]), cmd.timeout))[0]
 
     async def publish_batch(self, cmd: PocketPublishCommand) -> list[pocketmq.Receipt]:
         """Hand over messages, to subscribers of batches together."""
         messages = await self._encode(cmd, cmd.batch_bodies, batch=True)
         self._preparer.prepare_batch(messages, None)
-        return await self._deliver(messages)
+        return await self._deliver(messages, cmd.timeout)
 
     async def request(self, cmd: PocketPublishCommand) -> pocketmq.Reply[bytes]:
-        """Return what the first subscriber's handler returns.
+        """Return what the handler of the first subscriber that answers returns.
 
         Raises:
             SubscriberNotFound: the topic has none.
-            TimeoutError: the handler takes too long.
+            TimeoutError: the handler takes too long, or no subscriber answers.
         """
-        stored = [self._store(each) for each in await self._encode(cmd, [cmd.body])]
+        stored = [self._store(each, cmd.timeout) for each in await self._encode(cmd, [cmd.body])]
+        is_handled = False
         timeout = REQUEST_REPLY_TIMEOUT if cmd.timeout is None else seconds(cmd.timeout)
         for subscriber, [message] in self._selected(stored):
             async with asyncio.timeout(timeout):
                 raw_message = [message] if subscriber.config.batch else message
                 result = await subscriber.process_message(raw_message)
+            is_handled = True
+            if subscriber.config.batch or subscriber.config.no_reply:
+                continue
             command = PocketPublishCommand.from_cmd(result.as_publish_command())
             [answer] = await self._encode(command, [command.body])
             own = answer.properties or {}
             return pocketmq.Reply(body=answer.body, properties=own, id="memory", sent_ms=_now_ms())
+        if is_handled:
+            raise TimeoutError(f"no subscriber of the topic {cmd.destination} answers requests")
         raise SubscriberNotFound(f"no subscriber of the topic {cmd.destination}")
 
-    async def _deliver(self, messages: Sequence[pocketmq.Message[bytes]]) -> list[pocketmq.Receipt]:
-        stored = [self._store(message) for message in messages]
+    async def _deliver(
+        self, messages: Sequence[pocketmq.Message[bytes]], timeout: Duration | None
+    ) -> list[pocketmq.Receipt]:
+        stored = [self._store(message, timeout) for message in messages]
         for subscriber, chosen in self._selected(stored):
-            for each in [chosen] if subscriber.config.batch else chosen:
+            size = subscriber.config.consuming.get("batch_size", 1)
+            batches = [chosen[at : at + size] for at in range(0, len(chosen), size)]
+            for each in batches if subscriber.config.batch else chosen:
                 await subscriber.process_message(each)
         return [one.receipt for one in stored]
 
-    def _store(self, message: pocketmq.Message[bytes]) -> _Stored:
+    def _store(self, message: pocketmq.Message[bytes], timeout: Duration | None) -> _Stored:
         """Encode a message as a broker stores it. Raises UsageError as a send does."""
-        columns = self._preparer.prepare(message, None)
+        columns = self._preparer.prepare(message, timeout)
         columns.seal(self._take_ids)
         payload = columns.payload()
         queue = message.queue or MessageQueue(message.topic, "memory", 0)

@@ -283,6 +283,32 @@ async def test_a_request_needs_a_subscriber_that_answers_in_time() -> None:
             await broker.request("tea", "slow", timeout=timedelta(milliseconds=1))
 
 
+@pytest.mark.parametrize("options", [{"batch": True}, {"no_reply": True}])
+async def test_a_handler_that_answers_no_requests_leaves_them_to_time_out(options: Any) -> None:
+    broker = a_broker()
+
+    @broker.subscriber("orders", **options)
+    async def take(body: Any) -> Any:
+        return body
+
+    async with TestPocketBroker(broker):
+        with pytest.raises(TimeoutError, match="orders"):
+            await broker.request("tea", "orders")
+        take.mock.assert_called_once()
+
+
+async def test_a_batch_handler_gets_no_more_messages_than_it_wants() -> None:
+    broker, sizes = a_broker(), []
+
+    @broker.subscriber("orders", batch=True, batch_size=10)
+    async def take(bodies: list[int]) -> None:
+        sizes.append(len(bodies))
+
+    async with TestPocketBroker(broker):
+        await broker.publish_batch(*range(25), topic="orders")
+    assert sizes == [10, 10, 5]
+
+
 async def test_a_router_brings_handlers_prefix_and_middlewares() -> None:
     seen = []
 
@@ -327,6 +353,8 @@ async def test_messages_are_checked_as_the_client_checks_them() -> None:
     async with TestPocketBroker(broker):
         with pytest.raises(UsageError, match="topic"):
             await broker.publish("tea", "no topic")
+        with pytest.raises(UsageError, match="timeout can't be -1"):
+            await broker.publish("tea", "orders", timeout=-1)
         with pytest.raises(UsageError, match="reserved"):
             await broker.publish("tea", "orders", headers={"KEYS": "1"})
 
