@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Callable, Coroutine
 from enum import Enum, auto
+from typing import Any
 
 from client.errors import PocketMQError, UsageError
 
@@ -34,15 +37,17 @@ class Lifecycle:
         name: what errors call the part.
 
     Attributes:
+        closing: the task that closes it; None: that hasn't begun.
         failure: the error that closed it; None if it is open or was closed by a call of ``close``.
     """
 
-    __slots__ = ("_forks", "_name", "failure", "state")
+    __slots__ = ("_forks", "_name", "closing", "failure", "state")
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._forks = _forks
         self.state = LifecycleState.NEW
+        self.closing: asyncio.Task[None] | None = None
         self.failure: PocketMQError | None = None
 
     @property
@@ -74,3 +79,24 @@ class Lifecycle:
                 f"the {self._name} was made before this process was forked",
                 hint="make it in the child process",
             )
+
+    def begin_to_close(self, work: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
+        """Start the task that closes the part, unless that was done before."""
+        if self.closing is None:
+            self.closing = asyncio.create_task(work(), name=f"closing the {self._name}")
+        return self.closing
+
+    async def close(
+        self, work: Callable[[], Coroutine[Any, Any, None]], *, wait: bool = True
+    ) -> None:
+        """Close a part that was started, in a task.
+
+        Everybody who closes it waits for the same task; cancelling the wait doesn't cancel it.
+        """
+        if self.state is LifecycleState.NEW or self.forked:
+            return
+        closing = self.begin_to_close(work)
+        if wait and not closing.done():
+            await asyncio.wait([closing])
+            if not closing.cancelled():
+                closing.result()

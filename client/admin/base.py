@@ -74,8 +74,9 @@ class AdminBase(ClientPart):
 
     async def close(self) -> None:
         """Close the connections, unless they belong to an instance."""
-        if self._life.state is not LifecycleState.OPEN or self._life.forked:
-            return
+        await self._life.close(self._close)
+
+    async def _close(self) -> None:
         self._life.state = LifecycleState.CLOSED
         if self._owns_context:
             await self._context.close()

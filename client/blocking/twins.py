@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from types import FrameType, TracebackType
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -51,6 +51,8 @@ class BlockingPart:
         self._inner = inner
         self._thread = thread
         self._owns_thread = thread is None
+        # Reentrant: a signal handler may close what its thread is closing already.
+        self._closing = threading.RLock()
         self._life = Lifecycle(self._KIND)
 
     def __enter__(self) -> Self:
@@ -63,7 +65,7 @@ class BlockingPart:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._close(self._inner.__aexit__(exc_type, exc, traceback))
+        self._close(partial(self._inner.__aexit__, exc_type, exc, traceback))
 
     def start(self) -> None:
         """Start the thread, if the object owns one, and the asyncio object."""
@@ -99,16 +101,18 @@ class BlockingPart:
         thread = self._loop()
         return thread.run(method(self._inner, *_read(args), **kwargs))
 
-    def _close(self, work: Coroutine[Any, Any, None]) -> None:
-        thread = self._thread
-        if thread is None or thread.stopped or self._life.forked:
-            work.close()
+    def _close(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if self._life.forked:
             return
-        try:
-            thread.run(work)
-        finally:
-            self._life.state = LifecycleState.CLOSED
-            self._stop_thread()
+        with self._closing:
+            thread = self._thread
+            if thread is None or thread.stopped:
+                return
+            try:
+                thread.run(work())
+            finally:
+                self._life.state = LifecycleState.CLOSED
+                self._stop_thread()
 
     def _stop_thread(self) -> None:
         thread, self._thread = self._thread, None
@@ -168,7 +172,7 @@ def _blocking(member: Any, kind: type) -> Any:
         self._set_up(kind(*args, **kwargs), None)
 
     def close(self: BlockingPart, *args: Any, **kwargs: Any) -> None:
-        self._close(member(self._inner, *args, **kwargs))
+        self._close(partial(member, self._inner, *args, **kwargs))
 
     def run(self: BlockingPart, *args: Any, **kwargs: Any) -> Any:
         return self._run(member, *args, **kwargs)
@@ -266,11 +270,10 @@ class PushConsumer(BlockingIterator, Generic[T]):
     @wraps(push.PushConsumer.stop)
     def stop(self, timeout: Duration = CLOSE_TIMEOUT) -> None:
         thread = self._thread
-        stopping = self._inner.stop(timeout)
         if thread is not None and not thread.stopped and push.is_within_handler(self._inner):
-            thread.spawn(stopping)
+            thread.spawn(self._inner.stop(timeout))
         else:
-            self._close(stopping)
+            self._close(partial(self._inner.stop, timeout))
 
     @wraps(push.PushConsumer.close)
     def close(self, timeout: Duration = CLOSE_TIMEOUT) -> None:

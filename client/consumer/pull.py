@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Iterable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, cast, overload
 
@@ -103,7 +104,7 @@ class PullConsumer(ClientPart, Generic[T]):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._close(CLOSE_TIMEOUT, clean=exc is None)
+        await self._life.close(partial(self._close, CLOSE_TIMEOUT, clean=exc is None))
         if exc is None and self._failure is not None:
             raise self._stopped()
 
@@ -133,7 +134,6 @@ class PullConsumer(ClientPart, Generic[T]):
             self._died,
         )
         self._version_ms = 0
-        self._closing = False
         self._context.add_consumer(self, self.group, self._subscriptions)
         if self._options.auto_commit:
             self._tasks.spawn(
@@ -146,12 +146,9 @@ class PullConsumer(ClientPart, Generic[T]):
         Args:
             timeout: seconds for the commits.
         """
-        await self._close(seconds(timeout), clean=True)
+        await self._life.close(partial(self._close, seconds(timeout), clean=True))
 
     async def _close(self, timeout: float, *, clean: bool) -> None:
-        if self._life.state is not LifecycleState.OPEN or self._life.forked or self._closing:
-            return
-        self._closing = True
         if clean and self._options.auto_commit:
             self._reader.settle()
         # Close the group reading while the consumer is still open: on_lost may commit.
@@ -384,7 +381,7 @@ class PullConsumer(ClientPart, Generic[T]):
         if self._life.state is LifecycleState.NEW:
             self._life.check()
         reads = self._reader.queues or self._group_reading.active
-        if not reads and not self._closing and self._failure is None:
+        if not reads and self._life.closing is None and self._failure is None:
             raise UsageError(
                 "there is nothing to read: no queue is assigned and no topic subscribed",
                 group=self.group,

@@ -127,7 +127,6 @@ class PushConsumer(ClientPart, Generic[T]):
         self._options = PushOptions.gather(options)
         check_handler(handler, self._options, options, group)
         self._joined = False
-        self._closing: asyncio.Task[None] | None = None
 
     # Lifecycle
 
@@ -267,18 +266,8 @@ class PushConsumer(ClientPart, Generic[T]):
         Args:
             timeout: seconds for which running handlers may continue.
         """
-        if self._life.state is LifecycleState.NEW or self._life.forked:
-            return
-        closing = self._begin_to_stop(seconds(timeout))
-        if not is_within_handler(self):
-            await asyncio.wait([closing])
-            if not closing.cancelled():
-                closing.result()
-
-    def _begin_to_stop(self, timeout: float) -> asyncio.Task[None]:
-        if self._closing is None:
-            self._closing = asyncio.create_task(self._close(timeout), name=f"stop {self.group}")
-        return self._closing
+        work = partial(self._close, seconds(timeout))
+        await self._life.close(work, wait=not is_within_handler(self))
 
     async def close(self, timeout: Duration = CLOSE_TIMEOUT) -> None:
         """Do the same as ``stop``.
@@ -326,7 +315,7 @@ class PushConsumer(ClientPart, Generic[T]):
         self._tell(ConsumerFailed(self.group, stopped))
         self._ended.set()
         if self._joined:
-            self._begin_to_stop(CLOSE_TIMEOUT)
+            self._life.begin_to_close(partial(self._close, CLOSE_TIMEOUT))
         self._dispatcher.wake()
 
     # Topics and queues
@@ -464,5 +453,5 @@ def is_within_handler(consumer: PushConsumer[Any]) -> bool:
 
 def give_up(consumer: PushConsumer[Any]) -> None:
     """Abort a stop in progress: don't wait any longer for running handlers."""
-    if consumer._closing is not None:
-        consumer._closing.cancel()
+    if consumer._life.closing is not None:
+        consumer._life.closing.cancel()

@@ -207,8 +207,9 @@ class ClientContext:
 
     async def close(self) -> None:
         """Close the parts created from it, then its connections. May be called twice."""
-        if self.life.state is not LifecycleState.OPEN or self.life.forked:
-            return
+        await self.life.close(self._close)
+
+    async def _close(self) -> None:
         for part in list(self._parts):
             await part.close()
         self.life.state = LifecycleState.CLOSED

@@ -6,6 +6,7 @@ import asyncio
 from asyncio import _get_running_loop
 from collections.abc import Coroutine, Iterable, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
 
 from client.config import (
@@ -151,11 +152,12 @@ class Producer(ClientPart, Generic[T]):
         Args:
             timeout: seconds to wait for the messages in flight.
         """
-        if self._life.state is not LifecycleState.OPEN or self._life.forked:
-            return
+        await self._life.close(partial(self._close, seconds(timeout)))
+
+    async def _close(self, timeout: float) -> None:
         self._life.state = LifecycleState.CLOSED
         try:
-            async with asyncio.timeout(seconds(timeout)):
+            async with asyncio.timeout(timeout):
                 await self._flush()
         except TimeoutError:
             pass

@@ -1,17 +1,23 @@
-"""Nothing of a closed client stays in memory."""
+"""Closing clients: everybody waits for the same end, and nothing stays in memory."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
 
 import client
 from client import blocking
+from remoting.connection import Connection
 from remoting.pool import ConnectionPool
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.command import Command
+from tests.integration.client.pulling import queue
 
 AT_ONCE = 10
 ROUNDS = 10
@@ -150,3 +156,66 @@ async def test_nothing_stays_of_clients_that_were_closed(cluster: Any, kind: str
     for _ in range(ROUNDS):
         await cycle()
     assert objects_of_clients() - before == Counter()
+
+
+class Held:
+    """Holds the commits of all clients until ``release`` is set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked, self.release = threading.Event(), threading.Event()
+        request = Connection.request
+
+        async def held(connection: Connection, command: Command, *, timeout: float) -> Command:
+            if command.code == RequestCode.UPDATE_CONSUMER_OFFSET:
+                self.asked.set()
+                await asyncio.to_thread(self.release.wait, 30)
+            return await request(connection, command, timeout=timeout)
+
+        monkeypatch.setattr(Connection, "request", held)
+
+
+async def test_whoever_closes_what_is_being_closed_waits_for_the_end(
+    cluster: Any, producer: Any, admin: client.Admin, monkeypatch: pytest.MonkeyPatch
+):
+    await producer.send("T", b"x", queue=queue(0))
+    commits = Held(monkeypatch)
+    instance = client.Instance(cluster.nameserver)
+    await instance.start()
+    consumer = instance.pull_consumer(group="g", auto_commit=True)
+    consumer.assign([queue(0)])
+    assert await consumer.get_many(1, timeout=5)
+    closing = [asyncio.create_task(consumer.close())]
+    assert await asyncio.to_thread(commits.asked.wait, 10)
+    closing += [asyncio.create_task(consumer.close()), asyncio.create_task(instance.close())]
+    done, _ = await asyncio.wait(closing, timeout=0.1)
+    assert not done
+    closing[0].cancel()
+    await asyncio.wait(closing[:1])
+    commits.release.set()
+    await asyncio.gather(*closing[1:])
+    assert (await admin.committed("g", "T"))[queue(0)] == 1
+
+
+async def test_two_threads_may_close_a_blocking_client(
+    cluster: Any, producer: Any, admin: client.Admin, monkeypatch: pytest.MonkeyPatch
+):
+    await producer.send("T", b"x", queue=queue(0))
+    commits = Held(monkeypatch)
+
+    def use() -> None:
+        consumer = blocking.PullConsumer(cluster.nameserver, group="g", auto_commit=True)
+        consumer.start()
+        consumer.assign([queue(0)])
+        assert consumer.get_many(1, timeout=5)
+        with ThreadPoolExecutor() as threads:
+            first = threads.submit(consumer.close)
+            assert commits.asked.wait(10)
+            second = threads.submit(consumer.close)
+            done, _ = wait([first, second], timeout=0.1)
+            commits.release.set()
+            first.result(10)
+            second.result(10)
+        assert not done
+
+    await asyncio.to_thread(use)
+    assert (await admin.committed("g", "T"))[queue(0)] == 1
