@@ -41,6 +41,7 @@ from client.network.routes import MASTER_ID, Route, RouteTable, fallback_route, 
 from client.wire.backoff import Backoff
 from remoting.connection import Connection
 from remoting.errors import RemotingError
+from remoting.limits import STALL_SECONDS
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.route import BrokerData, ClusterInfo, TopicRouteData
 from remoting.protocol.bodies.stats import TopicList
@@ -257,15 +258,16 @@ class RouteKeeper:
         backoff = Backoff()
         while True:
             try:
-                return await self._look_up(topic, default_queues)
+                left = max(deadline - self._clock.monotonic(), 0.0)
+                return await self._look_up(topic, default_queues, left)
             except Unavailable:
                 pause = backoff.next()
                 if self._clock.monotonic() + pause >= deadline:
                     raise
             await asyncio.sleep(pause)
 
-    async def _look_up(self, topic: str, default_queues: int) -> Route:
-        route = await self._fetch(topic)
+    async def _look_up(self, topic: str, default_queues: int, timeout: float) -> Route:
+        route = await self._fetch(topic, timeout)
         if route is None:
             route = await self._from_template(topic, default_queues)
         if not route.writable:
@@ -288,14 +290,25 @@ class RouteKeeper:
             self.table.asked(topic, float("-inf"))
             self._wake.set()
 
-    async def _fetch(self, topic: str) -> Route | None:
+    async def _fetch(self, topic: str, timeout: float | None = None) -> Route | None:
         """Request a route, sharing concurrent requests; None: the topic doesn't exist."""
+        loop = asyncio.get_running_loop()
+        due = loop.time() + (timeout or 0.0)
         task = self._fetching.get(topic)
         if task is None:
             task = self._tasks.spawn(self._load(topic), f"route of {topic}")
             self._fetching[topic] = task
             task.add_done_callback(lambda _: self._fetching.pop(topic, None))
-        outcome = await asyncio.shield(task)
+        while not (await asyncio.wait({task}, timeout=timeout))[0]:
+            # After a stall of the event loop the answer may be there, and nobody has read it.
+            late, due = loop.time() - due, loop.time() + (timeout or 0.0)
+            if late <= STALL_SECONDS:
+                raise NoNameServer(
+                    f"no name server answers within {timeout:g} s",
+                    topic=topic,
+                    hint="check their addresses and that one of them runs",
+                )
+        outcome = task.result()
         if isinstance(outcome, PocketMQError):
             raise outcome
         return outcome
