@@ -109,13 +109,8 @@ async def test_without_a_name_server_each_send_has_its_own_timeout():
 async def test_a_silent_name_server_does_not_exceed_the_time_of_a_send(fake: Any) -> None:
     fake.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, answer=lambda command, connection: None)
     async with client.Producer(fake.address, timeout=30.0) as producer:
-        long = asyncio.ensure_future(producer.send("T", b"x"))
-        short = asyncio.ensure_future(producer.send("U", b"x", timeout=0.1))
-        done, _ = await asyncio.wait({short, long}, return_when=asyncio.FIRST_COMPLETED)
-        assert done == {short}
         with pytest.raises(client.NoNameServer, match=r"within 0\.\d+ s"):
-            await short
-        long.cancel()
+            await producer.send("T", b"x", timeout=0.1)
 
 
 async def test_without_a_name_server_the_outcome_is_not_sent(fake: Any):
