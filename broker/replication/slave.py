@@ -250,7 +250,8 @@ class LogReplica:
         store = self._store
         if stream.begin != store.log.end:
             store.follower.begin(stream.begin)
-        while stream.pending and (size := store.follower.append(stream.pending)):
+        known = self.state.master_end
+        while stream.pending and (size := store.follower.append(stream.pending, known)):
             stream.appended(size)
         end = max(self.state.master_end, stream.end)
         self.state = replace(self.state, master_end=end, heard_at=self._clock.monotonic())

@@ -28,7 +28,13 @@ from broker.store.redispatch import derive
 from broker.store.results import StoreError
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES
 from remoting.protocol.errors import RecordError
-from remoting.protocol.message.record import FIXED_BYTES_V4, MAGIC_BLANK, MIN_TAIL_BYTES, locate
+from remoting.protocol.message.record import (
+    FIXED_BYTES_V4,
+    MAGIC_BLANK,
+    MIN_TAIL_BYTES,
+    find_heads,
+    locate,
+)
 
 MAX_PENDING_BYTES: Final = 64 * 1024 * 1024
 """Largest record, or blank end of a file, that a slave waits for in memory."""
@@ -101,11 +107,12 @@ class LogFollower:
             )
         self._log.begin(position)
 
-    def append(self, data: bytes | bytearray | memoryview) -> int:
+    def append(self, data: bytes | bytearray | memoryview, known: int = 0) -> int:
         """Append the whole records at the beginning of the master's next bytes; return their size.
 
         Args:
             data: what follows the end of this log; it may end anywhere.
+            known: physical offset where the master's log ends at least.
 
         Raises:
             LogDiffers: this is not the continuation of the log.
@@ -115,7 +122,7 @@ class LogFollower:
         with memoryview(data) as view:
             size, records, last, last_ms, runs = derive(view, position, self._levels_ms)
             if not records:
-                return self._append_other(view, position)
+                return self._append_other(view, position, known)
             recreated = self._first_recreated(runs)
             if recreated is not None:
                 (topic, queue_id), at = recreated
@@ -220,37 +227,52 @@ class LogFollower:
             )
         queue.reach(first)
 
-    def _append_other(self, data: memoryview, position: int) -> int:
+    def _append_other(self, data: memoryview, position: int, known: int) -> int:
         """Append a blank record or a damaged one; return its size, 0 if it is not whole yet."""
         if len(data) < _START.size:
             return 0
         size, magic = _START.unpack_from(data)
         rest = self._log.file_size - position % self._log.file_size
-        least = MIN_TAIL_BYTES if magic == MAGIC_BLANK else FIXED_BYTES_V4
-        if not least <= size <= min(rest, MAX_PENDING_BYTES):
-            raise LogDiffers(f"the master has no record at offset {position}, where this log ends")
-        if magic == MAGIC_BLANK and size != rest:
+        most = min(rest, MAX_PENDING_BYTES)
+        fits = (MIN_TAIL_BYTES if magic == MAGIC_BLANK else FIXED_BYTES_V4) <= size <= most
+        if fits and magic == MAGIC_BLANK and size != rest:
             raise LogDiffers(
                 f"the master's file ends at {position + size}, and this one at {position + rest}:"
                 " use the master's mappedFileSizeCommitLog"
             )
-        if len(data) < size:
+        if fits and len(data) < size:
             return 0
         try:
-            if magic == MAGIC_BLANK:
+            if fits and magic == MAGIC_BLANK:
                 self._log.close_file(data[:size])
-            else:
+                return int(size)
+            try:
+                locate(data, 0, min(size, most, len(data)))
+            except RecordError as error:
+                size = self._before_next(data[:most], position)
+                # The bytes in which the next record begins may be on their way.
+                if not size and len(data) >= min(most, known - position):
+                    raise LogDiffers(
+                        f"the master has no record at offset {position}, where this log ends:"
+                        f" {error}"
+                    ) from error
+            if size:
                 # The master's disk has damaged it: a copy has to be the same, without an entry.
-                locate(data, 0, size)
                 _log.error("the master sends a damaged record", offset=position, size=size)
                 self._append_records(data[:size], ())
-        except RecordError as error:
-            raise LogDiffers(
-                f"the master has no record at offset {position}, where this log ends: {error}"
-            ) from error
         except OSError as error:
             raise StoreError(self._disk.refused(self._log.directory, error)) from error
         return int(size)
+
+    def _before_next(self, data: memoryview, position: int) -> int:
+        """Return the size of what is before the next record; 0 if that isn't here."""
+
+        def read(at: int, length: int) -> memoryview:
+            return data[at - position : at - position + length]
+
+        end = position + len(data)
+        heads = find_heads(read, position + 1, end, end=end, step=len(data))
+        return next(heads, position) - position
 
     def _check_room(self, position: int, size: int) -> None:
         # The log would end its file with a blank record of its own.

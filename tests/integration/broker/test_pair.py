@@ -295,7 +295,7 @@ async def test_a_slave_with_files_of_another_size_appends_nothing_that_crosses_t
 # --- what a master may send
 
 
-async def follow(pair: Pair, *frames: bytes, then_close: bool = True) -> None:
+async def follow(pair: Pair, *frames: bytes | bytearray, then_close: bool = True) -> None:
     """Let the slave follow a master that sends these bytes to each connection."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -366,15 +366,19 @@ async def test_both_versions_of_records_are_copied(start: Start, magic: int) -> 
     await until(lambda: bodies(pair.slave) == [b"1"])
 
 
-async def test_half_a_frame_is_no_message_until_the_rest_comes(start: Start) -> None:
+@pytest.mark.parametrize("first", [0, 0x7F], ids=["sound", "damaged"])
+async def test_half_a_frame_is_no_message_until_the_rest_comes(start: Start, first: int) -> None:
     pair = await start(fill=3)
     await pair.same()
     await pair.leave()
     pair.master.put(message(b"next"))
-    await follow(pair, whole(pair)[:-1], then_close=False)
+    frame = bytearray(whole(pair)[:-1])
+    frame[HEADER.size] = first  # of the record's size
+    await follow(pair, frame, then_close=False)
     await until(lambda: pair.replica.state.connected)
     await asyncio.sleep(0.05)
     assert len(bodies(pair.slave)) == 3
+    assert pair.replica.state.problem is None
 
 
 # --- peers of the master's port

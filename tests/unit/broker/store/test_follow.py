@@ -58,7 +58,7 @@ def follow(slave: MessageStore, master: bytes, random: Random, *, start: int = 0
         piece = master[at : at + random.choice([1, 7, 100, 3000, 40_000])]
         at += len(piece)
         pending += piece
-        while taken := follower.append(pending):
+        while taken := follower.append(pending, start + len(master)):
             pending = pending[taken:]
     assert not pending
 
@@ -205,18 +205,34 @@ def test_a_slave_may_begin_where_the_masters_log_begins(tmp_path: Path) -> None:
     slave.close()
 
 
+@pytest.mark.parametrize(
+    ("at", "damage"),
+    [
+        (None, b"B"),  # of the body
+        (0, b"\x7f"),  # the size: no file has so much
+        (2, b"\xff"),  # the size: one that may be right
+        (4, bytes(1)),  # the magic
+        (0, bytes(512)),  # two records
+    ],
+)
 def test_a_damaged_record_of_the_master_is_copied_without_an_entry(
-    pair: tuple[MessageStore, MessageStore],
+    tmp_path: Path, at: int | None, damage: bytes
 ) -> None:
-    master, slave = pair
-    for number in range(3):
-        master.put(message(b"body %d" % number))
+    master, slave = opened(tmp_path / "master"), opened(tmp_path / "slave")
+    puts = [master.put(message(b"body %04d" % number + b"." * 200)) for number in range(300)]
     log = bytearray(log_of(master))
-    at = log.index(b"body 1")
-    log[at] ^= 1
+    begin = log.index(b"body 0001") if at is None else (puts[1].physical_offset or 0) + at
+    log[begin : begin + len(damage)] = damage
     follow(slave, bytes(log), Random(4))
     assert log_of(slave) == log
-    assert bodies(slave) == [b"body 0", b"body 2"]
+    lost = 2 if len(damage) > 1 else 1
+    rest = [b"body %04d" % number for number in (0, *range(1 + lost, 300))]
+    assert [body[:9] for body in bodies(slave)] == rest
+    slave.close()
+    slave.open()
+    assert [body[:9] for body in bodies(slave)] == rest
+    slave.close()
+    master.close()
 
 
 @pytest.mark.parametrize(
