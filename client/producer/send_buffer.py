@@ -56,10 +56,11 @@ class SendLane:
         waiting: sealed columns, in order.
         count, size: messages in ``waiting``, and their size in bytes.
         since: when the lane last became non-empty, in monotonic seconds.
+        deadline: the earliest deadline of ``waiting``, or one before it.
         spread: number of queues over which its messages may be distributed.
     """
 
-    __slots__ = ("count", "in_flight", "key", "since", "size", "spread", "waiting")
+    __slots__ = ("count", "deadline", "in_flight", "key", "since", "size", "spread", "waiting")
 
     def __init__(self, key: str | MessageQueue) -> None:
         self.key = key
@@ -67,6 +68,7 @@ class SendLane:
         self.count = 0
         self.size = 0
         self.since = 0.0
+        self.deadline = math.inf
         self.in_flight = 0
         self.spread = 1
 
@@ -113,6 +115,8 @@ class SendLanes:
                 lane = self._lanes[columns.lane] = SendLane(columns.lane)
             self._busy[columns.lane] = lane
             lane.since = now
+            lane.deadline = math.inf
+        lane.deadline = min(lane.deadline, columns.deadline)
         lane.spread = columns.spread
         lane.waiting.append(columns)
         lane.count += columns.count
@@ -140,9 +144,7 @@ class SendLanes:
     def next_take(self) -> float | None:
         """Return when ``expire`` and ``take`` are due next, in monotonic seconds; None: never."""
         times = [
-            lane.waiting[0].deadline
-            if lane.ordered and lane.in_flight
-            else lane.since + self._linger
+            lane.deadline if lane.ordered and lane.in_flight else lane.since + self._linger
             for lane in self._busy.values()
         ]
         return min(times, default=None)
@@ -169,13 +171,16 @@ class SendLanes:
         """Remove and return the messages whose deadline has passed while they waited."""
         expired: list[MessageColumns] = []
         for lane in list(self._busy.values()):
-            waiting = lane.waiting
-            while waiting and waiting[0].deadline <= now:
-                columns = waiting.popleft()
-                lane.count -= columns.count
-                lane.size -= columns.size
-                expired.append(columns)
-            if not waiting:
+            if lane.deadline > now:
+                continue
+            # One with a timeout of its own may end before those in front of it.
+            late = [columns for columns in lane.waiting if columns.deadline <= now]
+            lane.waiting = deque(each for each in lane.waiting if each.deadline > now)
+            lane.deadline = min((each.deadline for each in lane.waiting), default=math.inf)
+            lane.count -= sum(columns.count for columns in late)
+            lane.size -= sum(columns.size for columns in late)
+            expired += late
+            if not lane.waiting:
                 del self._busy[lane.key]
                 if not lane.in_flight:
                     del self._lanes[lane.key]

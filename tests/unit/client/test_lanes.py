@@ -116,6 +116,20 @@ def test_a_blocked_lane_wakes_when_its_first_message_expires():
     assert not lanes.waiting
 
 
+def test_a_message_behind_others_expires_at_its_own_deadline() -> None:
+    lanes = made(messages=1)
+    add(lanes, item(0, queue=QUEUES[0]))
+    lanes.take(0.0)
+    waiting = [item(number, queue=QUEUES[0]) for number in (1, 2, 3)]
+    for columns, deadline in zip(waiting, (30.0, 1.0, 31.0), strict=True):
+        columns.deadline = deadline
+        add(lanes, columns)
+    assert lanes.next_take() == 1.0
+    assert lanes.expire(1.0) == [waiting[1]]
+    assert lanes.next_take() == 30.0
+    assert lanes.expire(31.0) == [waiting[0], waiting[2]]
+
+
 def test_a_single_request_is_sent_alone_and_keeps_its_order():
     lanes = made()
     for number in range(4):
