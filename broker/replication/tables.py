@@ -192,9 +192,7 @@ class TableCopy:
         # Absent twice: the log brings the messages of a topic that was deleted and created again
         # earlier than its settings.
         deleted, self._absent = absent & self._absent, absent
-        replica = self._state.replica
-        if replica is not None and not replica.state.connected:
-            # Its log hasn't been compared yet: it may have lost its disk, and this the last copy.
+        if not self._follows:
             deleted = set()
         if body.data_version == topics.data_version and not deleted:
             return
@@ -205,6 +203,15 @@ class TableCopy:
             self._forget(name)
             _log.info("topic deleted, as at the master", topic=name)
         await self._saved.topics_changed(None, paced=True)
+
+    @property
+    def _follows(self) -> bool:
+        """Whether the log is the master's.
+
+        Before the comparison the master may have lost its disk, and this be the last copy.
+        """
+        replica = self._state.replica
+        return replica is None or replica.state.connected
 
     def _topic_recreated(self, name: str) -> None:
         self._recreated.add(name)
@@ -240,7 +247,7 @@ class TableCopy:
         ahead = self._ahead(table)
         # Deleted, with its offsets: a new group of that name begins anew. An empty table is rather
         # a damaged one.
-        for group in _groups(self._at_master) - _groups(table) if table else ():
+        for group in _groups(self._at_master) - _groups(table) if table and self._follows else ():
             self._state.offsets.remove_group(group)
         self._take({key: table[key] for key in table.keys() - ended.keys()}, ahead)
         self._at_master = table

@@ -232,6 +232,28 @@ async def test_offsets_of_a_deleted_group_are_deleted_at_the_slave(pair: Pair) -
     assert offsets.query("kept", "orders", 0) == 1
 
 
+async def test_offsets_stay_until_the_log_of_a_master_that_lacks_them_is_followed(
+    pair: Pair,
+) -> None:
+    await pair.same()
+    await pair.cluster.stop("broker-a")
+    replica = pair.slave.state.replica
+    assert replica is not None
+    await until(lambda: not replica.state.connected)
+    tables = [{"orders@new": {0: 1}}, {"orders@new": {0: 1}}, {"orders@g": {0: 5}}]
+
+    def answer(command: Command, _: object) -> Command:
+        if command.code != RequestCode.GET_ALL_CONSUMER_OFFSET:
+            return command.reply(ResponseCode.SYSTEM_ERROR)
+        table = tables.pop() if tables else {}
+        return command.reply(body=encode(ConsumerOffsetSerializeWrapper(table)))
+
+    async with Server(answer, port=pair.master.port):
+        await until(lambda: not tables)
+    assert pair.slave.state.offsets.query("new", "orders", 0) == 1
+    assert pair.slave.state.offsets.query("g", "orders", 0) == 5
+
+
 async def test_transactions_count_as_ended_once_the_log_has_their_ends(pair: Pair) -> None:
     await pair.same()
     await pair.cluster.stop("broker-a")
