@@ -93,9 +93,13 @@ class Instance(Generic[T]):
     async def close(self) -> None:
         """Close the producers, consumers and admins created from it, then its connections.
 
-        May be called twice.
+        May be called twice. Called from a handler it only starts the close and returns, because it
+        would wait for itself.
         """
         await self._context.close()
+
+    def _inside(self) -> bool:
+        return self._context.inside
 
     # Parts
 

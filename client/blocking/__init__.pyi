@@ -618,7 +618,8 @@ class Instance(Generic[T]):
     def close(self) -> None:
         """Close the producers, consumers and admins created from it, then its connections.
 
-        May be called twice.
+        May be called twice. Called from a handler it only starts the close and returns, because it
+        would wait for itself.
         """
 
     @overload

@@ -77,6 +77,11 @@ class LoopThread:
         """Whether the loop has been closed."""
         return self._loop.is_closed()
 
+    @property
+    def inside(self) -> bool:
+        """Whether the caller runs in the loop's thread."""
+        return threading.current_thread() is self._thread
+
     def stop(self) -> None:
         """Cancel what runs on the loop, stop it, and wait for its thread to end."""
         if self._loop.is_closed():
@@ -100,7 +105,7 @@ class LoopThread:
     def _check(self) -> None:
         if self._loop.is_closed():
             raise UsageError("the client is closed", hint="make a new one")
-        if threading.current_thread() is self._thread:
+        if self.inside:
             raise UsageError(
                 "a blocking call inside the client's own thread would wait for itself",
                 hint="leave callbacks quickly and call from another thread",

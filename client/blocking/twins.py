@@ -22,9 +22,7 @@ from client.blocking.thread import LoopThread
 from client.consumer import pull, push
 from client.consumer.handler import SIGNALS, is_free
 from client.lifecycle import Lifecycle, LifecycleState
-from client.limits import CLOSE_TIMEOUT
 from client.message import Receipt, TransactionState
-from client.positions import Duration
 from client.producer import producer, transactions
 
 B = TypeVar("B", bound="BlockingPart")
@@ -102,11 +100,14 @@ class BlockingPart:
         return thread.run(method(self._inner, *_read(args), **kwargs))
 
     def _close(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        if self._life.forked:
+        thread = self._thread
+        if thread is None or thread.stopped or self._life.forked:
+            return
+        if thread.inside or self._inner._inside():
+            thread.spawn(work())  # the end would wait for the handler or callback that calls this
             return
         with self._closing:
-            thread = self._thread
-            if thread is None or thread.stopped:
+            if self._thread is None or thread.stopped:
                 return
             try:
                 thread.run(work())
@@ -181,7 +182,8 @@ def _blocking(member: Any, kind: type) -> Any:
         return self._call(member, *args, **kwargs)
 
     otherwise = run if inspect.iscoroutinefunction(member) else call
-    return wraps(member)({"__init__": make, "close": close}.get(member.__name__, otherwise))
+    special = {"__init__": make, "close": close, "stop": close}
+    return wraps(member)(special.get(member.__name__, otherwise))
 
 
 @twin_of(producer.Producer, "producer")
@@ -266,18 +268,6 @@ class PushConsumer(BlockingIterator, Generic[T]):
                 # The second Ctrl-C: the first started an orderly stop, which takes too long.
                 thread.call_soon(push.give_up, self._inner)
                 raise
-
-    @wraps(push.PushConsumer.stop)
-    def stop(self, timeout: Duration = CLOSE_TIMEOUT) -> None:
-        thread = self._thread
-        if thread is not None and not thread.stopped and push.is_within_handler(self._inner):
-            thread.spawn(self._inner.stop(timeout))
-        else:
-            self._close(partial(self._inner.stop, timeout))
-
-    @wraps(push.PushConsumer.close)
-    def close(self, timeout: Duration = CLOSE_TIMEOUT) -> None:
-        PushConsumer.stop(self, timeout)
 
 
 @contextmanager

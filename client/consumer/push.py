@@ -267,7 +267,13 @@ class PushConsumer(ClientPart, Generic[T]):
             timeout: seconds for which running handlers may continue.
         """
         work = partial(self._close, seconds(timeout))
-        await self._life.close(work, wait=not is_within_handler(self))
+        await self._life.close(work, wait=not self._inside())
+
+    def _inside(self) -> bool:
+        if self._life.state is LifecycleState.NEW:
+            return False
+        handler = self._message_handler
+        return self._dispatcher.pool.inside or (handler is not None and handler.inside)
 
     async def close(self, timeout: Duration = CLOSE_TIMEOUT) -> None:
         """Do the same as ``stop``.
@@ -441,14 +447,6 @@ def shared_push_consumer(
     consumer._prepare(group, subscribe, handler, serde, options)
     consumer._attach("consumer", context, shared=True)
     return consumer
-
-
-def is_within_handler(consumer: PushConsumer[Any]) -> bool:
-    """Return whether the caller runs inside a handler of this consumer."""
-    if consumer._life.state is LifecycleState.NEW:
-        return False
-    handler = consumer._message_handler
-    return consumer._dispatcher.pool.inside or (handler is not None and handler.inside)
 
 
 def give_up(consumer: PushConsumer[Any]) -> None:

@@ -206,8 +206,16 @@ class ClientContext:
         self._tasks.spawn(self.heartbeats.run(), "heartbeats")
 
     async def close(self) -> None:
-        """Close the parts created from it, then its connections. May be called twice."""
-        await self.life.close(self._close)
+        """Close the parts created from it, then its connections. May be called twice.
+
+        Called from a handler of a part it only starts that, because it would wait for itself.
+        """
+        await self.life.close(self._close, wait=not self.inside)
+
+    @property
+    def inside(self) -> bool:
+        """Whether the caller runs inside a handler of a part."""
+        return any(part._inside() for part in self._parts)
 
     async def _close(self) -> None:
         for part in list(self._parts):
@@ -386,6 +394,10 @@ class ClientPart:
     async def close(self) -> None:
         """Leave the groups, and finish or cancel what is in flight."""
         raise NotImplementedError
+
+    def _inside(self) -> bool:
+        """Return whether the caller runs inside a handler of this part."""
+        return False
 
 
 async def _local_ip(nameserver: str) -> str:

@@ -219,3 +219,58 @@ async def test_two_threads_may_close_a_blocking_client(
 
     await asyncio.to_thread(use)
     assert (await admin.committed("g", "T"))[queue(0)] == 1
+
+
+async def test_a_handler_may_close_its_instance(cluster: Any, admin: client.Admin):
+    closed = asyncio.Event()
+    instance = client.Instance(cluster.nameserver)
+    await instance.start()
+
+    async def handle(_: Any) -> None:
+        await instance.close()
+        closed.set()
+
+    async with asyncio.timeout(10):
+        await instance.push_consumer(group="g", subscribe={"T": "*"}, handler=handle).start()
+        await instance.producer().send("T", b"x", queue=queue(0))
+        await closed.wait()
+        await instance.close()
+    assert (await admin.committed("g", "T"))[queue(0)] == 1
+
+
+async def test_a_blocking_handler_may_close_its_instance(cluster: Any, admin: client.Admin):
+    closed = threading.Event()
+
+    def use() -> None:
+        with blocking.Instance(cluster.nameserver) as instance:
+
+            def handle(_: Any) -> None:
+                instance.close()
+                closed.set()
+
+            instance.push_consumer(group="g", subscribe={"T": "*"}, handler=handle).start()
+            instance.producer().send("T", b"x", queue=queue(0))
+            assert closed.wait(10)
+
+    await asyncio.to_thread(use)
+    assert (await admin.committed("g", "T"))[queue(0)] == 1
+
+
+async def test_an_event_may_stop_its_blocking_consumer(cluster: Any, admin: client.Admin):
+    await admin.create_topic("U", queues=1)
+    stopped = threading.Event()
+
+    def use() -> None:
+        def stop(event: client.Event) -> None:
+            if isinstance(event, client.QueueGained) and event.queue.topic == "U":
+                consumer.stop()
+                stopped.set()
+
+        consumer = blocking.PushConsumer(
+            cluster.nameserver, group="g", subscribe={"T": "*"}, handler=print, on_event=stop
+        )
+        with consumer:
+            consumer.subscribe("U")
+            assert stopped.wait(10)
+
+    await asyncio.to_thread(use)
