@@ -96,7 +96,8 @@ class ConcurrentDispatcher(Dispatcher[T]):
 
         Returns:
             ``ALL_DONE``; or, after a message whose handler waited, its result, because the messages
-            after it were returned to the queue; or None after a message with a recorded outcome.
+            after it were returned to the queue; or None after a message with a recorded outcome,
+            and after one whose handler suspended the consumer.
         """
         handler = self._handler
         assert handler is not None
@@ -111,6 +112,8 @@ class ConcurrentDispatcher(Dispatcher[T]):
                 return None
             if outcomes:
                 outcomes.pop(message.offset, None)
+            if run.queue.paused:
+                return None
         return ALL_DONE
 
     def _isolate(self, assigned: AssignedQueue[T], run: Run[ReceivedMessage[T]]) -> None:

@@ -134,15 +134,17 @@ class OrderlyDispatcher(Dispatcher[T]):
         outcomes, failures = queue.outcomes, queue.failures
         began = since = self._loop.time()
         while run.at < run.end:
-            if waited and (
-                run not in queue.active
-                or queue.paused
-                or not assigned.may_start()
-                or self._loop.time() - began >= MAX_TURN
+            if queue.paused or (
+                waited
+                and (
+                    run not in queue.active
+                    or not assigned.may_start()
+                    or self._loop.time() - began >= MAX_TURN
+                )
             ):
                 self._cut(run)
                 queue.give_back(run)
-                return True
+                return waited
             work = self._calls(run, outcomes, failures)
             try:
                 waits_for = work.send(None)
@@ -200,8 +202,9 @@ class OrderlyDispatcher(Dispatcher[T]):
         """Call the handler for the current message and those after it, in one coroutine.
 
         Returns:
-            ``ALL_DONE`` if each handler call returned None without waiting and no outcome is
-            recorded; otherwise the handler's result for the message ``run.at``, where it stopped.
+            ``ALL_DONE`` if each handler call returned None without waiting, no outcome is recorded,
+            and the consumer isn't suspended; otherwise the handler's result for the message
+            ``run.at``, where it stopped.
         """
         handler = self._handler
         assert handler is not None
@@ -209,7 +212,7 @@ class OrderlyDispatcher(Dispatcher[T]):
         for at, message in enumerate(run.chunk.messages[first : run.end], first):
             run.at = at
             value = await handler(message)
-            if run.waits or value is not None or outcomes or failures:
+            if run.waits or value is not None or outcomes or failures or run.queue.paused:
                 return value
         return ALL_DONE
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from client.consumer.options import Orderly
 from client.events import LoopBlocked
 from client.interceptors import Interceptor
 from remoting.protocol.queue import MessageQueue
@@ -264,6 +265,30 @@ async def test_a_suspended_consumer_starts_no_handler_until_resumed(make: Make):
     assert got == []
     works.queues.resume()
     await until(lambda: got == [0])
+
+
+@pytest.mark.parametrize("order", [None, Orderly()], ids=["concurrent", "orderly"])
+@pytest.mark.parametrize("waits", [False, True], ids=["at once", "waiting"])
+async def test_a_handler_may_suspend_its_consumer(make: Make, waits: bool, order: Any):
+    got: list[int] = []
+
+    async def handle(message: Any) -> None:
+        got.append(message.offset)
+        if waits:
+            await asyncio.sleep(0)
+        if message.offset == 1:
+            works.queues.suspend()
+
+    works = make(handle, order=order, concurrency=1)
+    held = works.gain()
+    works.put(held, *range(4))
+    await until(lambda: held.process_queue.commit_point == 2)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert got == [0, 1]
+    works.queues.resume()
+    await until(lambda: held.process_queue.commit_point == 4)
+    assert got == [0, 1, 2, 3]
 
 
 async def test_interceptors_wrap_the_handler_the_first_outermost(make: Make):
