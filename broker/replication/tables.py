@@ -245,9 +245,8 @@ class TableCopy:
         table = body.offset_table
         ended = {key: queues for key, queues in table.items() if key.endswith(f"@{GROUP}")}
         ahead = self._ahead(table)
-        # Deleted, with its offsets: a new group of that name begins anew. An empty table is rather
-        # a damaged one.
-        for group in _groups(self._at_master) - _groups(table) if table and self._follows else ():
+        # Deleted, with its offsets: a new group of that name begins anew.
+        for group in _groups(self._at_master) - _groups(table) if self._follows else ():
             self._state.offsets.remove_group(group)
         self._take({key: table[key] for key in table.keys() - ended.keys()}, ahead)
         self._at_master = table

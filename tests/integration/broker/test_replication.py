@@ -222,14 +222,19 @@ async def test_offsets_committed_at_a_slave_are_kept_and_reach_the_master(pair: 
     assert pair.master.state.offsets.query("g", "orders", 0) == 2
 
 
-async def test_offsets_of_a_deleted_group_are_deleted_at_the_slave(pair: Pair) -> None:
-    for group in ("deleted", "kept"):
+@pytest.mark.parametrize("kept", [(), ("kept",)])
+async def test_offsets_of_a_deleted_group_are_deleted_at_the_slave(
+    pair: Pair, kept: tuple[str, ...]
+) -> None:
+    for group in ("deleted", *kept):
         pair.master.state.offsets.commit(group, "orders", 0, 1)
     offsets = pair.slave.state.offsets
     await until(lambda: offsets.query("deleted", "orders", 0) == 1)
     pair.master.state.offsets.remove_group("deleted")
     await until(lambda: not offsets.topics_of("deleted"))
-    assert offsets.query("kept", "orders", 0) == 1
+    assert {key: dict(queues) for key, queues in offsets.table.items()} == {
+        f"orders@{group}": {0: 1} for group in kept
+    }
 
 
 async def test_offsets_stay_until_the_log_of_a_master_that_lacks_them_is_followed(
