@@ -15,6 +15,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -253,7 +254,8 @@ class AssignedQueue(FetcherOwner, Generic[T]):
         if threading.get_ident() == self._thread:
             function(*arguments)
         else:
-            self._loop.call_soon_threadsafe(function, *arguments)
+            with suppress(RuntimeError):  # the loop is closed, as after a stop
+                self._loop.call_soon_threadsafe(function, *arguments)
 
     # The ready queue
 

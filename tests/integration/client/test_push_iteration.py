@@ -160,3 +160,16 @@ def test_the_blocking_consumer_has_the_same_get():
             with message:
                 assert message.body == b"x"
             assert made.get(timeout=0) is None
+
+
+def test_a_with_block_may_outlive_its_blocking_consumer():
+    with testing.broker() as server, blocking.Producer(server.nameserver) as producer:
+        producer.send("T", b"x")
+        with blocking.PushConsumer(
+            server.nameserver, group="g", subscribe={"T": "*"}, start_from=client.FIRST
+        ) as consumer:
+            message = consumer.get(10)
+            assert message is not None
+            with message:
+                consumer.stop(timeout=0)
+        assert server.admin.lag("g").total == 1
