@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from enum import Enum, auto
 from typing import Any
 
@@ -41,11 +41,12 @@ class Lifecycle:
         failure: the error that closed it; None if it is open or was closed by a call of ``close``.
     """
 
-    __slots__ = ("_forks", "_name", "closing", "failure", "state")
+    __slots__ = ("_forks", "_name", "_starting", "closing", "failure", "state")
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._forks = _forks
+        self._starting = asyncio.Lock()
         self.state = LifecycleState.NEW
         self.closing: asyncio.Task[None] | None = None
         self.failure: PocketMQError | None = None
@@ -79,6 +80,18 @@ class Lifecycle:
                 f"the {self._name} was made before this process was forked",
                 hint="make it in the child process",
             )
+
+    async def start(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Start the part with ``work`` unless it is open; several callers do it once.
+
+        Raises UsageError, or the part's ``failure``, if the part is closed.
+        """
+        async with self._starting:
+            self.check_process()
+            if self.state is LifecycleState.CLOSED:
+                self.check()
+            if self.state is LifecycleState.NEW:
+                await work()
 
     def begin_to_close(self, work: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
         """Start the task that closes the part, unless that was done before."""

@@ -109,6 +109,7 @@ class PullConsumer(ClientPart, Generic[T]):
             raise self._stopped()
 
     def _open(self) -> None:
+        self._interceptors = bind_all(self._options.interceptors, self)  # first: it may raise
         super()._open()
         self._tasks = Supervisor(f"consumer {self.group}", on_failure=self._died)
         self._offsets = Offsets(self._context)
@@ -121,7 +122,6 @@ class PullConsumer(ClientPart, Generic[T]):
             self._find_start,
             lambda queue: self._commits.forget(queue),  # noqa: PLW0108 - made below
         )
-        self._interceptors = bind_all(self._options.interceptors, self)
         self._commits = OffsetCommits(self._offsets, self._reader, self.group)
         self._failure: BaseException | None = None
         self._group_reading = GroupReading(

@@ -148,19 +148,7 @@ class PushConsumer(ClientPart, Generic[T]):
             Unavailable: no name server can be reached.
             UsageError: the local offsets file can't be used.
         """
-        self._life.check_process()
-        if self._life.state is LifecycleState.CLOSED:
-            self._life.check()
-        if self._life.state is LifecycleState.OPEN:
-            return
-        if self._owns_context:
-            await self._context.start()
-        try:
-            await self._join()
-        except BaseException:
-            if self._owns_context:
-                await self._context.close()
-            raise
+        await super().start()
 
     async def _join(self) -> None:
         self._context.life.check()

@@ -152,11 +152,9 @@ class ClientContext:
 
     async def start(self) -> None:
         """Start the background tasks. Connections are opened when they are needed."""
-        self.life.check_process()
-        if self.life.state is LifecycleState.OPEN:
-            return
-        if self.life.state is LifecycleState.CLOSED:
-            self.life.check()
+        await self.life.start(self._start)
+
+    async def _start(self) -> None:
         options = self._options
         ip = options.ip or await _local_ip(self._nameservers[0])
         # Random, so that forks and containers with the same address and pid have different ids.
@@ -377,13 +375,19 @@ class ClientPart:
 
     async def start(self) -> None:
         """Start. Connections are opened when they are needed."""
-        self._life.check_process()
-        if self._life.state is LifecycleState.CLOSED:
-            self._life.check()
-        if self._life.state is LifecycleState.OPEN:
-            return
+        await self._life.start(self._start)
+
+    async def _start(self) -> None:
         if self._owns_context:
             await self._context.start()
+        try:
+            await self._join()
+        except BaseException:
+            if self._owns_context:
+                await self._context.close()
+            raise
+
+    async def _join(self) -> None:
         self._open()
 
     def _open(self) -> None:

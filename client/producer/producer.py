@@ -121,6 +121,7 @@ class Producer(ClientPart, Generic[T]):
     # Lifecycle
 
     def _open(self) -> None:
+        around = self._interceptors = bind_all(self._options.interceptors, self)  # may raise
         super()._open()
         context = self._context
         self._loop = asyncio.get_running_loop()
@@ -129,7 +130,6 @@ class Producer(ClientPart, Generic[T]):
         self._preparer: Preparer[T] = self._buffer.preparer
         self._later: set[asyncio.Task[Receipt]] = set()
         """Sends of ``send_nowait`` that need a task of their own."""
-        around = self._interceptors = bind_all(self._options.interceptors, self)
         self._timed = TimedSends(context, self.group, self._options)
         self._intercepted: Intercepted[T] | None = None
         if around:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -55,6 +56,25 @@ async def test_of_two_consumers_that_start_at_once_in_one_group_one_is_a_member(
         outcomes = await asyncio.gather(*starts, return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [type(None), client.UsageError]
         assert fake.count(RequestCode.UNREGISTER_CLIENT) == 0
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        client.Instance,
+        client.Producer,
+        partial(client.PullConsumer, group="g"),
+        partial(client.PushConsumer, group="g", subscribe={"T": "*"}, handler=print),
+    ],
+    ids=["instance", "producer", "pull", "push"],
+)
+async def test_two_starts_at_once_are_one(fake: Any, make: Any):
+    before = asyncio.all_tasks()
+    made = make(fake.address)
+    async with asyncio.timeout(10):
+        await asyncio.gather(made.start(), made.start())
+        await made.close()
+    assert not [task for task in asyncio.all_tasks() - before if "client" in task.get_name()]
 
 
 async def test_the_first_request_to_a_broker_is_a_heartbeat(fake: Any):

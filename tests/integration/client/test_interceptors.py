@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -162,6 +163,28 @@ async def test_an_interceptor_is_bound_to_each_part_and_closed_with_it(cluster: 
         puller.assign([QUEUE])
         await anext(puller)
     taken(puller, ["receive"], ["close"])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(client.Producer, group="g"),
+        partial(client.PullConsumer, group="g"),
+        partial(client.PushConsumer, group="g", subscribe={"T": "*"}, handler=print),
+    ],
+    ids=["producer", "pull", "push"],
+)
+async def test_a_part_whose_interceptor_cannot_be_bound_leaves_nothing_behind(fake: Any, make: Any):
+    class Unbound(client.Interceptor):
+        def bind(self, part: client.InterceptedPart) -> client.Interceptor:
+            raise ZeroDivisionError
+
+    before = asyncio.all_tasks()
+    part = make(fake.address, interceptors=[Unbound()])
+    with pytest.raises(ZeroDivisionError):
+        await part.start()
+    assert not [task for task in asyncio.all_tasks() - before if "client" in task.get_name()]
+    await part.close()
 
 
 async def test_interceptors_wrap_both_requests_of_a_transaction(cluster: Any):
