@@ -16,6 +16,7 @@ import asyncio
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -112,6 +113,11 @@ class LocalOffsets(OffsetStore):
     def close(self) -> None:
         """Release the lock of the file."""
         if self._lock is not None:
+            with suppress(ImportError):
+                import fcntl  # noqa: PLC0415 - missing on Windows
+
+                # A fork of this process keeps the file open, and without this the lock.
+                fcntl.flock(self._lock, fcntl.LOCK_UN)
             os.close(self._lock)
             self._lock = None
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -90,6 +92,25 @@ async def test_two_consumers_cannot_use_one_file(tmp_path: Path):
         LocalOffsets(file, "g")
     first.close()
     LocalOffsets(file, "g").close()
+
+
+def test_a_fork_of_the_process_does_not_keep_the_file(tmp_path: Path):
+    script = """
+import os, sys
+from pathlib import Path
+from client.consumer.offset_store import LocalOffsets
+
+store = LocalOffsets(Path(sys.argv[1]), "g")
+reading, writing = os.pipe()
+if os.fork() == 0:
+    os.close(writing)
+    os.read(reading, 1)
+    os._exit(0)
+store.close()
+LocalOffsets(Path(sys.argv[1]), "g").close()
+"""
+    command = [sys.executable, "-c", script, str(tmp_path / "offsets.json")]
+    subprocess.run(command, check=True, timeout=60)
 
 
 async def test_an_unwritable_path_is_an_error_at_the_start(tmp_path: Path):
