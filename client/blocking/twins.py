@@ -23,6 +23,7 @@ from client.consumer import pull, push
 from client.consumer.handler import SIGNALS, is_free
 from client.lifecycle import Lifecycle, LifecycleState
 from client.message import Receipt, TransactionState
+from client.network.context import is_inside
 from client.producer import producer, transactions
 
 B = TypeVar("B", bound="BlockingPart")
@@ -103,7 +104,7 @@ class BlockingPart:
         thread = self._thread
         if thread is None or thread.stopped or self._life.forked:
             return
-        if thread.inside or self._inner._inside():
+        if thread.inside or is_inside(self._inner):
             thread.spawn(work())  # the end would wait for the handler or callback that calls this
             return
         with self._closing:

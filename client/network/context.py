@@ -416,3 +416,8 @@ async def _local_ip(nameserver: str) -> str:
     except (OSError, RemotingError) as error:
         _log.warning("own address not found, using 127.0.0.1", error=str(error))
         return "127.0.0.1"
+
+
+def is_inside(part: Any) -> bool:
+    """Return whether the caller runs inside a handler of a part, or of an instance's parts."""
+    return bool(part._inside())
