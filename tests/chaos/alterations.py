@@ -155,8 +155,8 @@ class Revealing(Syncer):
 class LazyFollower(LogFollower):
     """Appends only when it has got a lot."""
 
-    def append(self, data: bytes | bytearray | memoryview) -> int:
-        return super().append(data) if len(data) >= HELD_BACK_BYTES else 0
+    def append(self, data: bytes | bytearray | memoryview, known: int = 0) -> int:
+        return super().append(data, known) if len(data) >= HELD_BACK_BYTES else 0
 
 
 class Reordering(EntryDispatcher):

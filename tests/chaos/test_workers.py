@@ -151,7 +151,12 @@ async def test_a_topic_is_created_changed_and_deleted_at_every_worker(tmp_path: 
             await admin.create_topic("orders", queues=3)
             assert len(await admin.queues("orders")) == 6
             await admin.update_topic("orders", read_queues=5, write_queues=5)
-            assert len(await admin.queues("orders")) == 10
+
+            async def is_changed() -> bool:
+                return len(await admin.queues("orders")) == 10
+
+            # A broker answers although a name server is slow to take the change.
+            await until(is_changed, PATIENCE)
             await admin.delete_topic("orders")
             assert "orders" not in await admin.topics()
 

