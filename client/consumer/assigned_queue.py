@@ -435,6 +435,8 @@ class AssignedQueue(FetcherOwner, Generic[T]):
         await store.save()
 
     async def _commit_with(self, commit: Callable[[MessageQueue, int], Awaitable[None]]) -> None:
+        if self.state is AssignmentState.REVOKED:
+            return  # the commit point passes the messages that are handled again elsewhere
         point = self.process_queue.commit_point
         # Without the lock another member may be consuming the queue, and its offset must stand.
         if point is not None and point != self._stored and self._locked:

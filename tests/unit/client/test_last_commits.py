@@ -123,6 +123,25 @@ async def test_commits_of_a_queue_are_made_one_after_the_other() -> None:
 
 
 @virtual
+async def test_a_commit_that_waits_for_the_last_one_passes_no_message_that_is_not_done() -> None:
+    tasks, store = Supervisor("test"), Slow()
+    held = assigned(tasks, store, Start(0, "stored", ""))
+    held.process_queue.put([SimpleNamespace(offset=5)], 10, 6)
+    held.process_queue.take(1)
+
+    async def lose() -> None:
+        await held.commit_last()
+        held.revoke()
+
+    losing = asyncio.create_task(lose())
+    await asyncio.sleep(0)
+    await held.commit()
+    await losing
+    assert store.offsets == {QUEUE: 5}
+    await tasks.close()
+
+
+@virtual
 async def test_the_last_commit_does_not_overtake_one_that_a_pull_carries() -> None:
     pulls = Pulls()
     reading = fetcher(pulls, commit=7)
