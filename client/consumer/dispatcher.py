@@ -167,7 +167,9 @@ class Dispatcher(AssignmentListener, Generic[T]):
         def is_quiet() -> bool:
             # The iteration has ended, so only messages in a ``with`` block can still be settled.
             if self._handler is None and self._closing:
-                return not assigned.in_hand and not assigned.process_queue.outcomes
+                outcomes = assigned.process_queue.outcomes
+                carried_out = all(run.offset not in outcomes for run in assigned.handling)
+                return carried_out and not assigned.in_hand
             return not assigned.handling
 
         assigned.drain()

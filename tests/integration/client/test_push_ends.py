@@ -132,7 +132,7 @@ async def test_an_async_with_block_raises_the_failure_at_its_end(
 
 
 async def test_iteration_raises_when_a_background_task_has_died(
-    cluster: Any, producer: Any
+    cluster: Any, producer: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     order = client.Orderly(max_retries=0, on_exhausted="stop")
     failed = asyncio.Event()
@@ -144,6 +144,7 @@ async def test_iteration_raises_when_a_background_task_has_died(
     with pytest.raises(client.ConsumerStopped, match="failed 1 times"):
         await anext(doomed)
     await doomed.stop()
+    assert "didn't finish in time" not in caplog.text
     assert await lag(cluster) == 4
 
 
