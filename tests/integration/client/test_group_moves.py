@@ -90,9 +90,9 @@ async def test_a_running_group_continues_where_it_was_reset_to(
     assert (await admin.committed("g", "T"))[queue()] == 11
 
 
-async def test_a_running_group_is_moved_to_the_end(cluster: Any, admin: client.Admin):
-    await send(cluster, 0, 3)
-    seen, gate = Seen(), asyncio.Event()
+def stuck_at_first(cluster: Any, seen: Seen) -> client.PushConsumer[bytes]:
+    """Return a consumer whose handler of the message 0 ends when its queue is lost."""
+    gate = asyncio.Event()
 
     async def stuck(message: client.ReceivedMessage[bytes]) -> None:
         await seen(message)
@@ -103,7 +103,7 @@ async def test_a_running_group_is_moved_to_the_end(cluster: Any, admin: client.A
         if isinstance(event, client.QueueLost):
             gate.set()
 
-    async with client.PushConsumer(
+    return client.PushConsumer(
         cluster.nameserver,
         group="g",
         subscribe={"T": "*"},
@@ -112,7 +112,13 @@ async def test_a_running_group_is_moved_to_the_end(cluster: Any, admin: client.A
         concurrency=1,
         handover_timeout=0.1,
         on_event=told,
-    ):
+    )
+
+
+async def test_a_running_group_is_moved_to_the_end(cluster: Any, admin: client.Admin):
+    await send(cluster, 0, 3)
+    seen = Seen()
+    async with stuck_at_first(cluster, seen):
         await seen.until(1)
         await admin.reset("g", "T", to=client.END, queues=[queue()])
         await send(cluster, 3, 4)
@@ -128,7 +134,7 @@ async def test_a_running_group_that_a_pull_tells_of_a_reset_drops_what_it_holds(
     cluster: Any, admin: client.Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await send(cluster, 0, 3)
-    seen, gate, resets = Seen(), asyncio.Event(), [3]
+    seen, resets = Seen(), [3]
     request = Connection.request
 
     async def as_apaches_5(self: Connection, command: Command, *, timeout: float) -> Command:
@@ -140,26 +146,8 @@ async def test_a_running_group_that_a_pull_tells_of_a_reset_drops_what_it_holds(
         )
         return command.reply(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", header=header)
 
-    async def stuck(message: client.ReceivedMessage[bytes]) -> None:
-        await seen(message)
-        if message.body == b"0":
-            await gate.wait()
-
-    def told(event: client.Event) -> None:
-        if isinstance(event, client.QueueLost):
-            gate.set()
-
     monkeypatch.setattr(Connection, "request", as_apaches_5)
-    async with client.PushConsumer(
-        cluster.nameserver,
-        group="g",
-        subscribe={"T": "*"},
-        handler=stuck,
-        start_from=client.FIRST,
-        concurrency=1,
-        handover_timeout=0.1,
-        on_event=told,
-    ):
+    async with stuck_at_first(cluster, seen):
         await seen.until(1)
         await send(cluster, 3, 5)
         async with asyncio.timeout(10):
