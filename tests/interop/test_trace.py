@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -38,12 +39,26 @@ async def create(nameserver: str) -> None:
 async def records(nameserver: str, message_id: str, count: int) -> list[client.TraceRecord]:
     """Return the trace of a message, once the index has so many records."""
     found: list[client.TraceRecord] = []
-    async with client.Admin(nameserver) as admin, asyncio.timeout(INDEXED_SECONDS):
-        while len(found) < count:
-            with suppress(client.NotFound):
-                found = await admin.trace(message_id)
-            await asyncio.sleep(0.1)
+    async with client.Admin(nameserver) as admin:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(INDEXED_SECONDS):
+                while len(found) < count:
+                    with suppress(client.NotFound):
+                        found = await admin.trace(message_id)
+                    await asyncio.sleep(0.1)
+    assert len(found) >= count, kinds(found)
     return found
+
+
+def ids_of(process: subprocess.Popen[str]) -> dict[str, str]:
+    """Return the ids that a program prints; it goes on, and sends its records meanwhile."""
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        if line == "done\n":
+            return dict(line.rstrip().split("\t") for line in lines if "\t" in line)
+        lines.append(line)
+    raise AssertionError("".join(lines))
 
 
 def kinds(found: list[client.TraceRecord]) -> list[tuple[str, str, bool]]:
@@ -140,29 +155,30 @@ def test_our_trace_at_apaches_broker(version: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_trace_of_javas_clients_is_read(version: str, ours: str, tmp_path: Path) -> None:
     java = JavaClient(version, "JSON", tmp_path)
-    ids = dict(java.run(ours, TOPIC, program="Traces"))
+    with java.running(ours, TOPIC, program="Traces") as process:
+        ids = ids_of(process)
+        plain = asyncio.run(records(ours, ids["plain"], 3))
+        half, ended, *consumed = asyncio.run(records(ours, ids["half"], 4))
+        if version == "5.3.3":
+            recalled = asyncio.run(records(ours, ids["recalled"], 2))
+            assert kinds(recalled) == [("Pub", "java-shop", True), ("Recall", "java-shop", True)]
     handled = ("SubBefore", "java-billing", True)
-    plain = asyncio.run(records(ours, ids["plain"], 3))
     assert kinds(plain) == [
         *(("Pub", "java-shop", True), handled, ("SubAfter", "java-billing", False)),
     ]
     sent, before, after = plain
     assert (sent.topic, sent.tags, sent.keys, sent.body_bytes) == (TOPIC, "plain", "o-1 o-2", 3)
     assert (before.request_id, after.result) == (after.request_id, 4)
-    half, ended, *consumed = asyncio.run(records(ours, ids["half"], 4))
     assert (half.kind, half.message_type, half.keys) == ("Pub", 1, "")
     assert (ended.kind, ended.state, ended.from_check) == (
         *("EndTransaction", "COMMIT_MESSAGE", False),
     )
     assert kinds(consumed) == [handled, ("SubAfter", "java-billing", True)]
-    if version == "5.3.3":
-        recalled = asyncio.run(records(ours, ids["recalled"], 2))
-        assert kinds(recalled) == [("Pub", "java-shop", True), ("Recall", "java-shop", True)]
 
 
 def test_the_trace_of_gos_client_is_read(ours: str) -> None:
-    ids = dict(GoClient().run("trace", ours, TOPIC))
-    found = asyncio.run(records(ours, ids["plain"], 3))
+    with GoClient().running("trace", ours, TOPIC) as process:
+        found = asyncio.run(records(ours, ids_of(process)["plain"], 3))
     # Go's times of the send and of its consumption may be those of one moment.
     found.sort(key=lambda record: kinds([record]))
     assert kinds(found) == [

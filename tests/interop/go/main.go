@@ -5,7 +5,7 @@
 //	filter NAMESRV TOPIC GROUP COUNT EXPRESSION   say "ready", then the bodies of COUNT messages
 //	deal   NAMESRV TOPIC   transactions: two of each end; then commit the two that the broker asks about
 //	ask    NAMESRV TOPIC   two requests
-//	trace  NAMESRV TOPIC   send and consume a message, both traced; its id
+//	trace  NAMESRV TOPIC   send and consume a message, both traced; its id, "done", and on until killed
 //	keep   NAMESRV TOPIC GROUP   send numbers until the input ends, and consume them: "sent", "handled", and so on
 //	answer NAMESRV TOPIC   say "ready", then answer every request with its body behind "re: "
 package main
