@@ -51,7 +51,7 @@ class BlockingPart:
         self._thread = thread
         self._owns_thread = thread is None
         # Reentrant: a signal handler may close what its thread is closing already.
-        self._closing = threading.RLock()
+        self._starting, self._closing = threading.RLock(), threading.RLock()
         self._life = Lifecycle(self._KIND)
 
     def __enter__(self) -> Self:
@@ -69,13 +69,15 @@ class BlockingPart:
     def start(self) -> None:
         """Start the thread, if the object owns one, and the asyncio object."""
         self._life.check_process()
-        if self._thread is None:
-            self._thread = LoopThread("pocketmq-client")
-        try:
-            self._thread.run(self._inner.start())
-        except BaseException:
-            self._stop_thread()
-            raise
+        # One at a time: a start that fails stops the thread.
+        with self._starting:
+            if self._thread is None:
+                self._thread = LoopThread("pocketmq-client")
+            try:
+                self._thread.run(self._inner.start())
+            except BaseException:
+                self._stop_thread()
+                raise
 
     def _loop(self) -> LoopThread:
         """Return the thread. Raises UsageError before ``start``, after ``close`` and in a fork."""

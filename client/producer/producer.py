@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from asyncio import _get_running_loop
 from collections.abc import Coroutine, Iterable, Mapping
 from datetime import datetime
@@ -552,6 +553,12 @@ class Producer(ClientPart, Generic[T]):
         self._check()
         message = _message(topic, body, tag, keys, properties, sharding_key, queue, 0)
         limit = REQUEST_REPLY_TIMEOUT if timeout is None else seconds(timeout)
+        if math.isinf(limit):
+            raise UsageError(
+                "the timeout of a request can't be inf: it is sent in milliseconds",
+                topic=message.topic,
+                hint="give a number of seconds",
+            )
         return await self._requests.ask(
             message, limit, lambda system: self._send_with(system, message, limit)
         )

@@ -196,6 +196,26 @@ async def test_whoever_closes_what_is_being_closed_waits_for_the_end(
     assert (await admin.committed("g", "T"))[queue(0)] == 1
 
 
+async def test_two_threads_may_start_a_blocking_client(cluster: Any):
+    def use() -> None:
+        with ThreadPoolExecutor() as threads:
+            for _ in range(ROUNDS):
+                producer = blocking.Producer(cluster.nameserver)
+                together = threading.Barrier(2)
+
+                def start(producer: Any = producer, together: threading.Barrier = together) -> None:
+                    together.wait(10)
+                    producer.start()
+
+                for started in [threads.submit(start), threads.submit(start)]:
+                    started.result(10)
+                producer.send("T", b"x")
+                producer.close()
+        assert "pocketmq-client" not in {thread.name for thread in threading.enumerate()}
+
+    await asyncio.to_thread(use)
+
+
 async def test_two_threads_may_close_a_blocking_client(
     cluster: Any, producer: Any, admin: client.Admin, monkeypatch: pytest.MonkeyPatch
 ):

@@ -91,6 +91,12 @@ async def test_without_a_reply_the_request_times_out(cluster):
             await asking.request("T", b"hello", timeout=0.3)
 
 
+async def test_a_request_needs_an_end(cluster):
+    async with client.Producer(cluster.nameserver, group="asking") as asking:
+        with pytest.raises(client.UsageError, match="the timeout of a request can't be inf"):
+            await asking.request("T", b"hello", timeout=float("inf"))
+
+
 async def test_a_reply_to_a_requester_that_is_gone_is_refused(cluster):
     refused: asyncio.Queue[Exception] = asyncio.Queue()
 
