@@ -254,6 +254,9 @@ class Retention:
     def step(self, *, may_delete: bool = True) -> float:
         """Measure the disk and delete files; return the seconds until the next step."""
         asked = self._asked
+        if may_delete:
+            # Before the clock is read: who asks from now on wants another run.
+            self._asked = False
         plan = self._make_plan(asked=asked)
         deleted = 0
         if may_delete:
@@ -267,8 +270,8 @@ class Retention:
                 self._tidied = True
             # Also what an earlier step could not remove.
             self.removals.work(hurry=plan.pressed)
-            if asked and not plan.files:
-                self._asked = False
+            if asked and plan.files:
+                self._asked = True  # until nothing is left to delete
         if deleted and plan.refusal is not None:
             # Accept messages again at once if there is room now.
             self._make_plan(asked=False)

@@ -154,6 +154,30 @@ def test_nothing_is_deleted_before_it_is_synced_and_visible(
     store.close()
 
 
+def test_a_request_counts_that_comes_during_another(tmp_path: Path, disk: Disk) -> None:
+    class Busy(ManualClock):
+        asked = False
+
+        def now_ms(self) -> int:
+            now = super().now_ms()
+            if self.asked:
+                self.asked = False
+                self.advance(73 * HOUR)
+                store.retention.ask()
+            return now
+
+    clock = Busy()
+    store = opened(tmp_path, files=disk, clock=clock, retention=kept(delete_hours=frozenset()))
+    fill(store, 300)
+    store.retention.ask()
+    clock.asked = True
+    store.retention.step()
+    assert store.log.start == 0
+    store.retention.step()
+    assert store.log.start > 0
+    store.close()
+
+
 def test_expired_files_are_deleted_on_request_at_any_hour(
     tmp_path: Path, disk: Disk, clock: ManualClock
 ) -> None:
