@@ -259,7 +259,7 @@ async def test_a_handler_may_stop_its_consumer(cluster: Any, producer: Any):
         await made.stop()
 
     made = consumer(cluster, handle)
-    async with asyncio.timeout(5), made:
+    async with asyncio.timeout(30), made:
         await made.run()
     assert await lag(cluster) == 0
 
@@ -327,7 +327,7 @@ async def test_a_handler_that_ignores_its_cancellation_does_not_keep_the_consume
     made = consumer(cluster, handle)
     await made.start()
     await started.wait()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await made.stop(0)
     assert "ignores that it is cancelled" in caplog.text
     release.set()
@@ -372,6 +372,6 @@ async def test_a_blocking_handler_may_stop_its_consumer(cluster: Any, producer: 
         ) as made:
             made.run()
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await asyncio.to_thread(work)
     assert await lag(cluster) == 0

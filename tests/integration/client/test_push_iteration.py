@@ -36,7 +36,7 @@ async def test_messages_left_unsettled_by_iteration_are_delivered_again(
     cluster: Any, producer: Any
 ):
     await fill(producer, 4)
-    async with asyncio.timeout(5), consumer(cluster) as made:
+    async with asyncio.timeout(30), consumer(cluster) as made:
         async for message in made:
             if message.body == b"2":
                 break
