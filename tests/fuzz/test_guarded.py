@@ -189,7 +189,9 @@ def test_what_is_stored_was_signed(
         server.nameserver, group="fuzz-reader", start_from=client.FIRST, credentials=admin
     ) as reader:
         reader.assign(reader.queues(TOPIC))
-        stored = set()
+        stored: set[bytes] = set()
+        while not stored >= set(BODIES[codec]) and (more := reader.get_many(1000, timeout=30)):
+            stored |= {one.body for one in more}
         while more := reader.get_many(1000, timeout=0.5):
             stored |= {one.body for one in more}
     assert set(BODIES[codec]) <= stored <= {body for some in BODIES.values() for body in some}

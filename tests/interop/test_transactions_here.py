@@ -32,12 +32,14 @@ def java(request: pytest.FixtureRequest, tmp_path: Path) -> JavaClient:
     return JavaClient(version, serialize, tmp_path)
 
 
-async def stored(nameserver: str, topic: str) -> list[str]:
+async def stored(nameserver: str, topic: str, count: int) -> list[str]:
+    """The bodies of the messages that a consumer gets, once there are so many; sorted."""
     async with client.PullConsumer(nameserver, group="reading", start_from=client.BEGIN) as reader:
         reader.assign(await reader.queues(topic))
         found: list[str] = []
-        while more := await reader.get_many(100, timeout=2):
+        while len(found) < count and (more := await reader.get_many(100, timeout=30)):
             found += [one.body.decode() for one in more]
+        found += [one.body.decode() for one in await reader.get_many(100, timeout=0.5)]
         return sorted(found)
 
 
@@ -50,11 +52,11 @@ async def test_a_java_producer_commits_rolls_back_and_is_asked(
         await admin.create_topic(topic, queues=4)
 
     java.run(server.nameserver, "deal", topic, group, program="Stores")
-    assert await stored(server.nameserver, topic) == ["COMMIT_MESSAGE 0", "COMMIT_MESSAGE 1"]
+    assert await stored(server.nameserver, topic, 2) == ["COMMIT_MESSAGE 0", "COMMIT_MESSAGE 1"]
 
     asked = java.run(server.nameserver, "settle", group, program="Stores")
     assert sorted(fact[1] for fact in asked) == ["UNKNOW 0", "UNKNOW 1"]
-    assert await stored(server.nameserver, topic) == [
+    assert await stored(server.nameserver, topic, 4) == [
         *("COMMIT_MESSAGE 0", "COMMIT_MESSAGE 1"),
         *("UNKNOW 0", "UNKNOW 1"),
     ]
