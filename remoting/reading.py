@@ -147,7 +147,7 @@ class LargeFrameReader(asyncio.BufferedProtocol):
         old = self._buffer
         if old is not None and len(old) >= size:
             return old
-        buffer = self._buffer = self._buffers.take(size, self._need or self._limits.begin_bytes)
+        buffer = self._buffer = self._buffers.take(size, self._need)
         if old is not None:
             buffer[: self.filled] = old[: self.filled]
             self._buffers.give(old)
@@ -157,8 +157,12 @@ class LargeFrameReader(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the frame sets the size
         """Return the memory to read into, which ends at the end of the frame."""
-        buffer = self._with_capacity(self.filled + 1 if self._need else self._limits.begin_bytes)
-        return buffer[self.filled : self._need or self._limits.begin_bytes]
+        if self._need:
+            return self._with_capacity(self.filled + 1)[self.filled : self._need]
+        if self._buffer is None:
+            # Not the pool's spare one, which is larger: an idle connection keeps this one.
+            self._buffer = memoryview(bytearray(self._limits.begin_bytes))
+        return self._buffer[self.filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Count ``nbytes`` that were read, and pass the frame on when it is complete."""

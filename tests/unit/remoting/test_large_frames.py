@@ -85,6 +85,19 @@ async def test_consecutive_large_frames_are_read_into_their_own_buffers(peer: Pe
         assert peer.counters.bytes_held == 0
 
 
+async def test_an_idle_connection_keeps_only_a_small_buffer_of_a_large_frame(peer: Peer) -> None:
+    peer.transport.reads(large()[:BEGIN_BYTES])
+    peer.transport.reads(large()[BEGIN_BYTES:])
+    reader = peer.transport.reader
+    assert isinstance(reader, asyncio.BufferedProtocol)
+    # A loop asks for memory before it knows that there is nothing to read.
+    memory = reader.get_buffer(-1)
+    assert isinstance(memory, memoryview)
+    assert isinstance(memory.obj, bytearray)
+    assert len(memory.obj) == BEGIN_BYTES
+    assert len(peer.endpoint.buffers.take(1)) > LARGE
+
+
 async def test_a_small_frame_after_large_ones_is_read_normally(peer: Peer) -> None:
     peer.transport.reads(large()[:BEGIN_BYTES])
     peer.transport.reads(large()[BEGIN_BYTES:])
