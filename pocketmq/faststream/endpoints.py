@@ -206,6 +206,8 @@ class TopicSubscriber(TopicPart, SubscriberUsecase[Any]):
         super().__init__(config, specification, calls)
         self.config = config
         self._consumer: PushConsumer[bytes] | None = None
+        # Not ``running``, which a test broker sets before the start.
+        self._joined = False
 
     @property
     def group(self) -> str:
@@ -214,6 +216,8 @@ class TopicSubscriber(TopicPart, SubscriberUsecase[Any]):
 
     async def start(self) -> None:
         """Declare the topic and join the group; errors as ``client.PushConsumer.start``."""
+        if self._joined:
+            return  # its broker is started again, for subscribers that were added
         client = connected(self._outer_config.instance)
         await super().start()
         await self._outer_config.declare_topic(self.topic)
@@ -225,13 +229,19 @@ class TopicSubscriber(TopicPart, SubscriberUsecase[Any]):
         )
         # Before the consumer starts: it may call the handler at once.
         self._post_start()
-        await self._consumer.start()
+        self._joined = True
+        try:
+            await self._consumer.start()
+        except BaseException:
+            self._joined = False
+            raise
 
     async def stop(self) -> None:
         """Leave the group, after running handlers have ended or ``graceful_timeout`` is over."""
         if self._consumer is not None:
             # First: a stopped consumer starts no handler, so none finds this one not running.
             await self._consumer.stop(self._outer_config.graceful_timeout or 0.0)
+        self._joined = False
         await super().stop()
 
     async def _handle(self, messages: Received | list[Received]) -> None:

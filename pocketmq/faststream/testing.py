@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final, NamedTuple, cast
 from unittest.mock import MagicMock, patch
 
@@ -39,7 +39,13 @@ _IP: Final = "127.0.0.1"
 _HOST: Final = host_bytes(_IP, 0)
 
 
-class TestPocketBroker(TestBroker[PocketBroker, Any]):
+_FOR_DOCS: Final[dict[str, Any]] = (
+    {"broker": PocketBroker} if "__init_subclass__" in vars(TestBroker) else {}
+)
+"""How FastStream 0.7.8 finds the test broker for the "try it out" of AsyncAPI documents."""
+
+
+class TestPocketBroker(TestBroker[PocketBroker, Any], **_FOR_DOCS):
     """Runs an application's handlers in a test: ``async with TestPocketBroker(broker) as br``.
 
     A message is encoded, filtered by tags or SQL and handed to one subscriber of each group before
@@ -51,6 +57,19 @@ class TestPocketBroker(TestBroker[PocketBroker, Any]):
         with_real: use a RocketMQ broker.
         connect_only: don't start the brokers, because ``TestApp`` does.
     """
+
+    @asynccontextmanager
+    async def _create_ctx(self) -> AsyncGenerator[list[PocketBroker], None]:
+        subscribers = [] if self.with_real else _subscribers(self.brokers)
+        running = [subscriber for subscriber in subscribers if subscriber.running]
+        try:
+            async with super()._create_ctx() as brokers:
+                yield brokers
+        finally:
+            # The base class leaves all stopped: those of an application that tries a message out
+            # would refuse every later one.
+            for subscriber in running:
+                subscriber.running = True
 
     def create_publisher_fake_subscriber(
         self, broker: PocketBroker, publisher: TopicPublisher

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from uuid import uuid4
 
 import pytest
 from faststream import BaseMiddleware, Context
+from faststream.asgi import AsgiFastStream
 from faststream.exceptions import StopConsume
 
 from client import Admin
@@ -419,6 +421,61 @@ async def test_a_test_can_use_the_real_broker(server: testing.StandaloneServer, 
         await bill.wait_call(WITHIN)
         await until(lambda: bills.mock.called, WITHIN)
         bills.mock.assert_called_once_with("tea")
+
+
+async def post(app: AsgiFastStream, path: str, form: dict[str, Any]) -> tuple[int, Any]:
+    """Post a form to an ASGI application; return status and answer."""
+    answer: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": json.dumps(form).encode()}
+
+    async def send(part: Any) -> None:
+        answer.append(part)
+
+    head = {"query_string": b"", "headers": [(b"content-type", b"application/json")]}
+    await app({"type": "http", "method": "POST", "path": path, **head}, receive, send)
+    start, body = answer
+    return start["status"], json.loads(body["body"])
+
+
+async def test_a_message_can_be_tried_out_from_the_document_of_a_running_application(
+    server: testing.StandaloneServer, topic: str
+) -> None:
+    broker, got = a_broker(server), Got()
+
+    @broker.subscriber(topic, title="orders")
+    async def handle(body: str) -> str:
+        got.add(body)
+        return f"{body} is billed"
+
+    app = AsgiFastStream(broker, asyncapi_path="/docs")
+    async with broker:
+        await broker.start()
+        form = {"channelName": topic, "message": {"message": "dry"}, "options": {}}
+        assert await post(app, "/docs/try", form) == (200, "dry is billed")
+        await broker.publish("tea", topic)
+        assert await got.take(2) == ["dry", "tea"]
+
+
+async def test_a_second_start_starts_what_was_added(
+    server: testing.StandaloneServer, topic: str
+) -> None:
+    broker, got, added = a_broker(server), Got(), Got()
+    subscriber = broker.subscriber(topic)
+    subscriber(got.add)
+    async with broker:
+        await broker.start()
+        broker.subscriber(f"{topic}-late")(added.add)
+        await broker.start()
+        await broker.publish("tea", topic)
+        await broker.publish("milk", f"{topic}-late")
+        assert (await got.take(1), await added.take(1)) == (["tea"], ["milk"])
+        await subscriber.stop()
+        await broker.publish("water", topic)
+        await broker.publish("more milk", f"{topic}-late")
+        assert await added.take(1) == ["more milk"]
+        assert got.empty
 
 
 IMPORTS = """
