@@ -395,6 +395,8 @@ def mqadmin_command(version: str, home: Path) -> list[str]:
         "-Xmx256m",
         f"-Drocketmq.home.dir={home}",
         f"-Duser.home={home}",
+        # Some commands leave files there.
+        f"-Djava.io.tmpdir={home}",
         f"-Drocketmq.client.logRoot={home}",
         *_OPEN_JAVA,
         *("-cp", compiled(version), "Mqadmin"),
