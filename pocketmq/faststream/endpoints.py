@@ -216,7 +216,7 @@ class TopicSubscriber(TopicPart, SubscriberUsecase[Any]):
 
     async def start(self) -> None:
         """Declare the topic and join the group; errors as ``client.PushConsumer.start``."""
-        if self._joined:
+        if self._joined and self.running:
             return  # its broker is started again, for subscribers that were added
         client = connected(self._outer_config.instance)
         await super().start()
