@@ -29,6 +29,9 @@ from tests.support.waiting import until
 ENOUGH = 200
 """Acknowledgements between two steps."""
 
+TRIES = 5
+"""Some faults do harm only if the broker stops at the right moment."""
+
 
 class Planted:
     """A cluster whose master and slave have been altered."""
@@ -145,11 +148,16 @@ async def test_a_master_that_counts_what_a_stranger_acknowledges(tmp_path: Path)
 
 
 async def test_a_slave_that_acknowledges_before_it_appends(tmp_path: Path) -> None:
-    async with planted(tmp_path, slave="eager-slave") as pair:
-        await pair.cluster.stop("b")
-        await pair.end_recording()
-        await pair.succeed()
-        assert "lost" in await pair.problems()
+    found: set[str] = set()
+    for attempt in range(TRIES):
+        async with planted(tmp_path / str(attempt), slave="eager-slave") as pair:
+            await pair.cluster.stop("b")
+            await pair.end_recording()
+            await pair.succeed()
+            found |= await pair.problems()
+        if "lost" in found:
+            return
+    raise AssertionError(found)
 
 
 @pytest.mark.parametrize(
@@ -159,16 +167,21 @@ async def test_a_slave_that_acknowledges_before_it_appends(tmp_path: Path) -> No
 async def test_a_slave_with_other_queues_than_its_master(
     tmp_path: Path, slave: str, found: set[str]
 ) -> None:
-    async with planted(tmp_path, "ASYNC_MASTER", slave=slave) as pair:
-        # A slave that is behind gets many messages of a queue at once.
-        await pair.cluster.stop("b")
-        await pair.record()
-        await pair.end_recording()
-        await pair.start_slave()
-        master, copy = (pair.cluster.brokers[name].store for name in ("a", "b"))
-        await until(lambda: master.log.end == copy.log.end, PATIENCE)
-        await pair.succeed()
-        assert found <= await pair.problems()
+    problems: set[str] = set()
+    for attempt in range(TRIES):
+        async with planted(tmp_path / str(attempt), "ASYNC_MASTER", slave=slave) as pair:
+            # A slave that is behind gets many messages of a queue at once.
+            await pair.cluster.stop("b")
+            await pair.record()
+            await pair.end_recording()
+            await pair.start_slave()
+            master, copy = (pair.cluster.brokers[name].store for name in ("a", "b"))
+            await until(lambda a=master, b=copy: a.log.end == b.log.end, PATIENCE)  # type: ignore[misc]
+            await pair.succeed()
+            problems |= await pair.problems()
+        if found <= problems:
+            return
+    raise AssertionError(problems)
 
 
 async def test_a_master_that_commits_what_is_rolled_back(tmp_path: Path) -> None:
