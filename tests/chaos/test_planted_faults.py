@@ -29,7 +29,7 @@ from tests.support.waiting import until
 ENOUGH = 200
 """Acknowledgements between two steps."""
 
-TRIES = 5
+TRIES = 15
 """Some faults do harm only if the broker stops at the right moment."""
 
 
