@@ -30,7 +30,7 @@ ENOUGH = 200
 """Acknowledgements between two steps."""
 
 TRIES = 15
-"""Some faults do harm only if the broker stops at the right moment."""
+"""What harm some faults do, if any, depends on the moment in which the broker stops."""
 
 
 class Planted:

@@ -61,18 +61,15 @@ async def test_a_running_group_drops_what_it_holds(there: Apache, tmp_path: Path
         if isinstance(event, client.QueueLost) and begun.is_set():
             gate.set()
 
-    async with (
-        client.Admin(there.nameserver) as admin,
-        client.PushConsumer(
-            there.nameserver,
-            group=group,
-            subscribe={topic: "*"},
-            handler=handle,
-            start_from=client.FIRST,
-            concurrency=1,
-            handover_timeout=0.1,
-            on_event=told,
-        ),
+    async with client.PushConsumer(
+        there.nameserver,
+        group=group,
+        subscribe={topic: "*"},
+        handler=handle,
+        start_from=client.FIRST,
+        concurrency=1,
+        handover_timeout=0.1,
+        on_event=told,
     ):
         await asyncio.wait_for(begun.wait(), 30)
         printed = await asyncio.to_thread(reset, there, tmp_path, group, topic, "-s", "now")
@@ -126,7 +123,7 @@ async def search(nameserver: str) -> None:
         nameserver, group="searching", start_from=client.FIRST
     ) as consumer:
         consumer.assign([queue])
-        found = [*await consumer.get_many(5, timeout=30)]
+        found: list[client.ReceivedMessage[bytes]] = []
         while len(found) < 5:
             found += await consumer.get_many(5, timeout=30)
     times = [message.store_timestamp_ms for message in found]
