@@ -13,7 +13,7 @@ from pocketmq import testing
 from remoting.blocking import BlockingConnection
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
-from tests.interop.apache import apache
+from tests.interop.apache import apache, shown
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -36,6 +36,7 @@ async def test_a_new_group_starts_at_0_or_at_the_end_by_the_ratio_of_memory(
             await admin.create_topic(TOPIC, queues=1)
             for number in range(3):
                 await producer.send(TOPIC, b"%d" % number)
+            await shown(nameserver, TOPIC, 3)
             (broker,) = await admin.brokers()
             answers = []
             for percent in ("40", "0"):

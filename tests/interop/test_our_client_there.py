@@ -238,6 +238,7 @@ async def test_tells_what_goes_on_reads_pages_and_has_a_message_handled(there: A
         await admin.create_group(group)
         for number in range(40):
             await producer.send(topic, b"%d" % number, tag="even" if number % 2 == 0 else "odd")
+        await shown(there.nameserver, topic, 40)
         first = await admin.browse(topic, limit=30)
         rest = await admin.browse(topic, first.cursor, limit=30)
         assert sorted(int(message.body) for message in [*first.messages, *rest.messages]) == [

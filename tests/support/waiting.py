@@ -11,7 +11,7 @@ from typing import Any
 POLL_SECONDS = 0.005
 
 
-async def until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
+async def until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
     """Poll until a condition holds, and return what it returned, which may be awaitable."""
     async with asyncio.timeout(seconds):
         while True:
