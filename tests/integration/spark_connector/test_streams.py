@@ -245,7 +245,7 @@ def test_an_idle_query_polls_rarely_and_sees_new_messages_at_once(
     while not running.step():
         pass
     timer.join()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
     assert numbers(running.found) == list(range(11))
 
 
