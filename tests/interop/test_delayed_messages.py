@@ -70,7 +70,7 @@ async def send_back(broker: str, offset_id: str) -> None:
             offset=int(offset_id[16:], 16), group=GROUP, delay_level=2, origin_topic=TOPIC
         )
         request = Command.request(RequestCode.CONSUMER_SEND_MSG_BACK, header)
-        answer = await connection.request(request, timeout=5.0)
+        answer = await connection.request(request, timeout=30)
     finally:
         await pool.close()
     assert answer.code == 0, answer.remark

@@ -101,7 +101,7 @@ async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
 async def ask(pair: Pair, request: Command) -> Command:
     """Send a request to the slave."""
     async with ConnectionPool() as pool:
-        return await pool.request(pair.slave.address, request, timeout=5)
+        return await pool.request(pair.slave.address, request, timeout=30)
 
 
 async def test_a_slave_has_messages_topics_groups_and_offsets(pair: Pair) -> None:
@@ -426,7 +426,7 @@ async def test_both_ends_show_how_far_the_slave_is(pair: Pair) -> None:
     status = Command.request(RequestCode.GET_BROKER_HA_STATUS)
     async with ConnectionPool() as pool:
         answers = [
-            decode(HARuntimeInfo, (await pool.request(broker.address, status, timeout=5)).body)
+            decode(HARuntimeInfo, (await pool.request(broker.address, status, timeout=30)).body)
             for broker in (pair.master, pair.slave)
         ]
     end = pair.master.store.log.end
@@ -443,7 +443,7 @@ async def test_both_ends_show_how_far_the_slave_is(pair: Pair) -> None:
     ):
         request = Command.request(RequestCode.GET_BROKER_RUNTIME_INFO)
         async with ConnectionPool() as pool:
-            answer = await pool.request(broker.address, request, timeout=5)
+            answer = await pool.request(broker.address, request, timeout=30)
         assert decode(KVTable, answer.body).table[key] == value
 
 
@@ -687,7 +687,7 @@ async def test_two_brokers_with_one_name_and_id_find_each_other(
         await one.registration.changed()
         async with ConnectionPool() as pool:
             request = Command.request(RequestCode.GET_BROKER_RUNTIME_INFO)
-            answer = await pool.request(one.address, request, timeout=5)
+            answer = await pool.request(one.address, request, timeout=30)
         assert decode(KVTable, answer.body).table["pocketmqIdTakenBy"] == other.address
     await pair.cluster.stop("second")
     assert first.registration is not None

@@ -645,7 +645,7 @@ async def lock(broker: Broker, client_id: str, queues: list[MessageQueue]) -> li
     body = encode(LockBatchRequestBody(consumer_group="g", client_id=client_id, mq_set=queues))
     async with ConnectionPool() as pool:
         request = Command.request(RequestCode.LOCK_BATCH_MQ, body=body)
-        answer = await pool.request(broker.address, request, timeout=5)
+        answer = await pool.request(broker.address, request, timeout=30)
     return list(decode(LockBatchResponseBody, answer.body).lock_ok_mq_set)
 
 
@@ -677,7 +677,7 @@ async def test_switches_are_refused_where_they_make_no_sense(pair: Pair) -> None
             await admin.hand_over(pair.first.address, pair.second.address, 1)
     async with ConnectionPool() as pool:
         request = Command.request(OwnRequestCode.PROMOTE)
-        answer = await pool.request(pair.first.address, request, timeout=5)
+        answer = await pool.request(pair.first.address, request, timeout=30)
     assert "brokerName" in (answer.remark or "")
 
 

@@ -164,7 +164,7 @@ async def store_dead_letter(
     [broker] = await admin.brokers()
     async with ConnectionPool() as pool:
         command = Command.request(RequestCode.SEND_MESSAGE_V2, header, body=body)
-        await pool.request(broker.address, command, timeout=5.0)
+        await pool.request(broker.address, command, timeout=30)
 
 
 def letter(number: int, **more: str) -> dict[str, str]:

@@ -176,7 +176,7 @@ async def test_seeking_drops_a_held_pull(cluster: Any, producer: Any):
         await take(consumer, 1)
         assert await consumer.get_many(1, timeout=0.1) == []
         await consumer.seek(queue(0), 0)
-        assert await take(consumer, 1, timeout=3) == [b"0"]
+        assert await take(consumer, 1, timeout=10) == [b"0"]
 
 
 async def test_invalid_positions_are_refused(cluster: Any):

@@ -78,7 +78,7 @@ async def test_a_broker_with_an_impossible_address_hides_no_message(
     )
     request = Command.request(RequestCode.REGISTER_BROKER, header)
     async with ConnectionPool() as pool:
-        answer = await pool.request(cluster.nameserver, request, timeout=5)
+        answer = await pool.request(cluster.nameserver, request, timeout=30)
         assert answer.code == ResponseCode.SUCCESS
         assert "a..b:10911" in {broker.address for broker in await admin.brokers()}
         assert (await admin.message(receipt.offset_id)).body == b"one"

@@ -99,7 +99,7 @@ async def test_a_oneway_request_is_never_answered(new_server: NewServer, client:
     server = await new_server()
     connection = await client.pool.get(server.address)
     connection.send_oneway(Command.request(999, oneway=True))
-    assert (await connection.request(Command.request(998), timeout=5)).code == 3
+    assert (await connection.request(Command.request(998), timeout=30)).code == 3
     assert client.pool.counters.frames_in == 1
 
 
@@ -137,7 +137,7 @@ async def test_a_broker_that_stops_sending_is_removed_by_the_scan(client: Any) -
     config = replace(config, scan_not_active_broker_interval_ms=10)
     async with NameServer(config, clock=clock) as server:
         connection = await client.pool.get(server.address)
-        await connection.request(ANNOUNCEMENT.register(TOPICS), timeout=5)
+        await connection.request(ANNOUNCEMENT.register(TOPICS), timeout=30)
         clock.advance(119)
         server.state.scan()
         assert server.state.routes.brokers()
@@ -150,9 +150,9 @@ async def test_a_blocking_connection_is_served_too(new_server: NewServer) -> Non
     server = await new_server()
 
     def topic_list() -> bytes:
-        with BlockingConnection(server.address, timeout=5) as connection:
+        with BlockingConnection(server.address, timeout=30) as connection:
             command = Command.request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-            return bytes(connection.request(command, timeout=5).body)
+            return bytes(connection.request(command, timeout=30).body)
 
     assert await asyncio.to_thread(topic_list) == encode(TopicList([]))
 

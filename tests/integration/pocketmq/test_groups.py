@@ -267,7 +267,7 @@ def test_a_blocking_message_is_skipped(cli: CommandLine, topic: str, group: str)
 def dead(cli: CommandLine, server: StandaloneServer, topic: str, group: str) -> str:
     """Create the group with two dead letters of the topic."""
     cli("topic", "create", f"%DLQ%{group}", "--queues", "1")
-    with BlockingConnection(server.broker, timeout=5.0) as connection:
+    with BlockingConnection(server.broker, timeout=30) as connection:
         for number in range(2):
             own = {"UNIQ_KEY": f"id-{number}", "RETRY_TOPIC": topic, "KEYS": f"k{number}"}
             if number == 0:

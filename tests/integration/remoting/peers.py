@@ -44,7 +44,7 @@ class Services:
         return command.reply(body=bytes(command.body))
 
     async def _call_back(self, command: Command, connection: Connection) -> Command:
-        answer = await connection.request(Command.request(40, body=command.body), timeout=3)
+        answer = await connection.request(Command.request(40, body=command.body), timeout=30)
         return command.reply(body=answer.body)
 
 
