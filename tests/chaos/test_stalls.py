@@ -41,7 +41,7 @@ MEMBERS = size(ci=100, soak=1_500)
 QUEUES = size(ci=2_000, soak=65_536)
 TOPICS = size(ci=1_000, soak=30_000)
 TABLES = size(ci=20, soak=180)
-NEW_NAMES = size(ci=600, soak=30_000)
+NEW_NAMES = size(ci=3_000, soak=30_000)
 MAY_BLOCK_SECONDS = 0.020
 REST_SECONDS = size(ci=0.5, soak=10.0)
 PAUSE_SECONDS = 0.001
