@@ -113,6 +113,7 @@ def test_odd_records_are_read_the_same_or_left_to_the_fallback(
 
 @given(texts=st.lists(made.odd_texts | made.tidy_texts, min_size=1, max_size=5))
 @example([b"x", b"x", b"x\x01"])
+@example([b"a\x01b\x02\x01nameless\x02"])
 def test_properties_are_read_the_same_or_left_to_the_fallback(texts: list[bytes]) -> None:
     buffer = b"".join(made.record(properties=text) for text in texts)
     settings = DecodeSettings((STORE_COLUMNS["properties"], STORE_COLUMNS["tags"]), "broker-a")
